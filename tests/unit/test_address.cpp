@@ -1,4 +1,4 @@
-// lib/rendezvous/address: what is an address of a store, and which ones need a secret.
+// lib/rendezvous/address: valid addresses of a store, and which of them need a secret.
 #include "rendezvous/address.h"
 
 #include "support/catch.h"

@@ -1,4 +1,4 @@
-// Arena::pin and change_pages: devices reach the pages that are there, whatever lay at these addresses
+// Arena::pin and change_pages: devices reach the current pages, whatever was mapped at these addresses
 // before.
 #include <sys/mman.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kBlock = 2 * Arena::kAlignment;
 
-// Two blocks of shared pages, which may be put behind the addresses anew.
+// Two blocks of shared pages, which can be remapped behind the same addresses.
 class Pages final : public Arena {
  public:
   Pages() { map(nullptr); }
@@ -44,7 +44,7 @@ class Pages final : public Arena {
   std::byte* base_ = nullptr;
 };
 
-// What the device finds in the block's first byte when the host has written `written` there.
+// Writes `written` to the block's first byte on the host, and returns what the device reads there.
 std::byte seen(Device& device, const Pages& pages, int block, std::byte written) {
   Memory memory(1, 0);
   pages.block(block)[0] = written;
@@ -69,20 +69,20 @@ TEST_CASE("a device reads the new pages of a block that is pinned while pages ch
     REQUIRE(pages.change().ok());
   }
   pages.unpin(pages.block(0));
-  pages.unpin(pages.block(0));  // once more does nothing
+  pages.unpin(pages.block(0));  // a second call does nothing
   REQUIRE(pages.change().ok());
   CHECK(seen(device, pages, 1, std::byte{77}) == std::byte{77});
   pages.unpin(pages.block(1));
 }
 
 #ifndef WEFT_TEST_REAL_CUDA
-TEST_CASE("a block that cannot be registered again is an error, is not pinned, and may be pinned once more") {
+TEST_CASE("a block that cannot be registered again is an error and not pinned, and can be pinned later") {
   Device device;
   Pages pages;
   for (const int block : {0, 1}) REQUIRE(pages.pin(device.runtime(), 0, pages.block(block), kBlock).ok());
   fake_cuda_fail("cudaHostRegister", cudaErrorMemoryAllocation);
   CHECK(pages.change().code() == Code::kNoMemory);
-  // The other one was registered again.
+  // The other block was registered again.
   CHECK(seen(device, pages, 1, std::byte{5}) == std::byte{5});
   CHECK(std::string(fake_cuda_live()).find("registered memory of 8192 bytes\n") == 0);
   REQUIRE(pages.change().ok());

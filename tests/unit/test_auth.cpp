@@ -1,4 +1,4 @@
-// lib/rendezvous/auth, frame and secure_stream: who gets in, and what becomes of bytes that do not belong.
+// lib/rendezvous/auth, frame and secure_stream: which peers are accepted, and the handling of foreign bytes.
 #include "rendezvous/auth.h"
 
 #include <algorithm>
@@ -29,14 +29,14 @@ struct Pair {
   Pair(const AuthKey& client_key, const AuthKey& server_key)
       : client(Role::kClient, client_key), server(Role::kServer, server_key) {}
 
-  // Carry bytes both ways, `step` at a time, until nothing moves or a side fails.
+  // Carries bytes in both directions, `step` at a time, until nothing moves or a side fails.
   void settle(size_t step = SIZE_MAX) {
     while (client_status.ok() && server_status.ok()) {
       const bool to_server = carry(client, server, step, &server_status, &at_server, &client_wire);
       const bool to_client = carry(server, client, step, &client_status, &at_client, &server_wire);
       if (!to_server && !to_client) return;
     }
-    // What the failing side still wanted to say.
+    // Delivers what the failing side still had to send.
     carry(server, client, SIZE_MAX, &client_status, &at_client, &server_wire);
   }
   static bool carry(SecureStream& from, SecureStream& to, size_t step, Status* status,
@@ -54,7 +54,7 @@ struct Pair {
   SecureStream client, server;
   Status client_status, server_status;
   std::vector<Bytes> at_client, at_server;
-  Bytes client_wire, server_wire;  // all bytes that were carried from them
+  Bytes client_wire, server_wire;  // all bytes that they have sent
 };
 
 }  // namespace
@@ -96,7 +96,7 @@ TEST_CASE("another secret is refused on both sides, with that reason") {
   CHECK(!pair.server.established());
 }
 
-TEST_CASE("a side with a secret and one without are told so") {
+TEST_CASE("a side with a secret and one without both get an error that says so") {
   Pair pair(AuthKey::open(), key_of("0123456789abcdef"));
   pair.settle();
   CHECK(pair.server_status.code() == Code::kAuth);
@@ -116,7 +116,7 @@ TEST_CASE("a stranger's first bytes end the connection and get no answer") {
   }
 }
 
-TEST_CASE("another version is refused on both sides, naming both") {
+TEST_CASE("a different version is refused on both sides, and the error names both") {
   Hello hello;
   hello.secret = true;
   for (const auto& [protocol, weft] :
@@ -129,7 +129,7 @@ TEST_CASE("another version is refused on both sides, naming both") {
     CHECK(status.code() == Code::kVersion);
     CHECK(contains(status.text(), cat("(protocol ", protocol, ")")));
     CHECK(contains(status.text(), cat("(protocol ", kProtocolVersion, ")")));
-    CHECK(server.out().size() == Hello::kBytes);  // so that the other side can say the same
+    CHECK(server.out().size() == Hello::kBytes);  // so that the other side can detect the same error
   }
 }
 
@@ -153,7 +153,7 @@ TEST_CASE("a replayed handshake does not establish anything") {
   CHECK(frames.empty());
 }
 
-TEST_CASE("replayed, reordered, cut out and changed frames do not open") {
+TEST_CASE("replayed, reordered, missing and changed frames are refused") {
   const auto establish = [](Pair& pair) {
     pair.settle();
     REQUIRE(pair.server.established());
@@ -172,7 +172,7 @@ TEST_CASE("replayed, reordered, cut out and changed frames do not open") {
     const auto [first, second] = establish(pair);
     REQUIRE(pair.server.receive(first, &frames).ok());
     CHECK(frames.size() == 1);
-    // The first one carried the stream's header; what follows it is the frame alone.
+    // The first frame followed the stream's header; skip that, so that only the frame is replayed.
     const ByteView replay = ByteView(first).subspan(crypto_secretstream_xchacha20poly1305_HEADERBYTES);
     CHECK(pair.server.receive(replay, &frames).code() == Code::kAuth);
   }
@@ -181,7 +181,7 @@ TEST_CASE("replayed, reordered, cut out and changed frames do not open") {
     const auto [first, second] = establish(pair);
     Bytes header(first.begin(), first.begin() + crypto_secretstream_xchacha20poly1305_HEADERBYTES);
     REQUIRE(pair.server.receive(header, &frames).ok());
-    CHECK(pair.server.receive(second, &frames).code() == Code::kAuth);  // the first was left out
+    CHECK(pair.server.receive(second, &frames).code() == Code::kAuth);  // the first frame is missing
   }
   {
     Pair pair(key, key);

@@ -1,5 +1,5 @@
-// Agreement on survivors, under schedules drawn from a seed: messages overtake each other, ranks die at any
-// moment, their last messages reach some and not others.
+// Membership consensus under schedules drawn from a seed: messages overtake each other, ranks die at any
+// moment, and their last messages reach only some ranks.
 #include <algorithm>
 #include <deque>
 #include <memory>
@@ -17,7 +17,7 @@ using weft::test::Random;
 
 namespace {
 
-// Ranks, and the messages and reports of death that are under way between them.
+// Ranks, and the messages and death reports that are in transit between them.
 class Network {
  public:
   Network(uint64_t seed, int size) : random_(seed) {
@@ -33,7 +33,7 @@ class Network {
   bool dead(int rank) const { return dead_[static_cast<size_t>(rank)]; }
   Random& random() { return random_; }
 
-  // Everybody will hear of it, at some time; what it sent last may or may not arrive.
+  // Kills a rank. The others are notified at some later time; its last messages may or may not arrive.
   void kill(int rank) {
     collect(rank);
     dead_[static_cast<size_t>(rank)] = true;
@@ -44,7 +44,7 @@ class Network {
       if (r != rank) flights_.push_back({rank, r, {}, true});
     }
   }
-  // One random thing happens.
+  // Makes one random event happen.
   void step() {
     now_ns_ += 100'000;
     for (int r = 0; r < size(); r++) {
@@ -96,7 +96,7 @@ bool all_decided(Network& net) {
 
 }  // namespace
 
-TEST_CASE("whoever dies at whatever moment, nobody decides differently, and a majority always decides") {
+TEST_CASE("whichever ranks die at any moment, no two decisions differ, and a majority always decides") {
   const uint64_t base = weft::test::base_seed();
   for (uint64_t i = 0; i < 400; i++) {
     Network net(base + i, 3 + static_cast<int>(i % 6));
@@ -125,7 +125,7 @@ TEST_CASE("whoever dies at whatever moment, nobody decides differently, and a ma
   }
 }
 
-TEST_CASE("without a majority nobody decides, and each knows it") {
+TEST_CASE("without a majority no rank decides, and every rank reports that") {
   Network net(1, 4);
   for (int r = 0; r < 4; r++) net.at(r).join(false);
   net.kill(0);
@@ -137,7 +137,7 @@ TEST_CASE("without a majority nobody decides, and each knows it") {
   }
 }
 
-TEST_CASE("nothing is decided before everybody who lives has joined, and those who have not are known") {
+TEST_CASE("nothing is decided before all live ranks have joined, and missing ranks are listed") {
   Network net(2, 3);
   net.at(0).join(false);
   net.at(2).join(false);
@@ -149,7 +149,7 @@ TEST_CASE("nothing is decided before everybody who lives has joined, and those w
   CHECK(net.at(1).decision() == std::vector<int>{0, 1, 2});
 }
 
-TEST_CASE("two ranks that cannot reach each other do not both go on") {
+TEST_CASE("two ranks that cannot reach each other do not both continue") {
   Network net(3, 5);
   net.at(2).lose(4);
   net.at(4).lose(2);
@@ -158,7 +158,7 @@ TEST_CASE("two ranks that cannot reach each other do not both go on") {
   CHECK(net.at(0).decision() == std::vector<int>{0, 1, 2, 3});
 }
 
-TEST_CASE("of two ranks that cannot reach each other the one that the failure names is left out") {
+TEST_CASE("if two ranks cannot reach each other, the one that the failure names is left out") {
   for (const int stopped : {1, 2}) {
     Network net(3, 3);
     net.at(1).lose(2);
@@ -169,8 +169,8 @@ TEST_CASE("of two ranks that cannot reach each other the one that the failure na
   }
 }
 
-TEST_CASE("a rank that others accuse lets who has given it up go first") {
-  // Rank 2 has heard from neither that the other is lost, and would follow whoever proposes first.
+TEST_CASE("an accused rank proposes after the ranks that reported it as lost") {
+  // Rank 2 has no report from either of a loss of the other, and would follow the first proposal.
   for (uint64_t seed = 0; seed < 100; seed++) {
     for (const int stopped : {0, 1}) {
       INFO("seed " << seed << ", rank " << stopped << " was stopped");
@@ -184,7 +184,7 @@ TEST_CASE("a rank that others accuse lets who has given it up go first") {
   }
 }
 
-TEST_CASE("an accused rank that the next to propose still reaches is left out all the same") {
+TEST_CASE("an accused rank is left out, even if the next proposer still reaches it") {
   for (uint64_t seed = 0; seed < 50; seed++) {
     INFO("seed " << seed);
     Network net(weft::test::base_seed() + seed, 5);
@@ -196,7 +196,7 @@ TEST_CASE("an accused rank that the next to propose still reaches is left out al
   }
 }
 
-TEST_CASE("an accused rank goes on with the others when who has given it up is gone") {
+TEST_CASE("an accused rank continues with the others if the ranks that reported it are gone") {
   Network net(weft::test::base_seed(), 5);
   net.at(0).lose(1);
   net.at(1).lose(0);
@@ -206,7 +206,7 @@ TEST_CASE("an accused rank goes on with the others when who has given it up is g
   CHECK(net.at(2).decision() == std::vector<int>{0, 2, 3, 4});
 }
 
-TEST_CASE("who has lost many is left out, not the many") {
+TEST_CASE("a rank that lost many others is left out, not the others") {
   Network net(3, 5);
   for (const int r : {2, 3, 4}) {
     net.at(1).lose(r);
@@ -217,7 +217,7 @@ TEST_CASE("who has lost many is left out, not the many") {
   CHECK(net.at(0).decision() == std::vector<int>{0, 2, 3, 4});
 }
 
-TEST_CASE("fewer than a majority who reach each other do not go on") {
+TEST_CASE("a minority of ranks that reach each other does not continue") {
   Network net(3, 5);
   for (int r = 1; r < 5; r++) {
     for (int other = 1; other < 5; other++) net.at(r).lose(other);
@@ -227,7 +227,7 @@ TEST_CASE("fewer than a majority who reach each other do not go on") {
   for (int r = 0; r < 5; r++) CHECK(!net.at(r).decided());
 }
 
-TEST_CASE("of two members one decides alone only where that is allowed") {
+TEST_CASE("one of two members decides alone only if that is allowed") {
   for (const bool allowed : {false, true}) {
     Network net(4, 2);
     net.at(1).join(allowed);
@@ -238,7 +238,7 @@ TEST_CASE("of two members one decides alone only where that is allowed") {
   }
 }
 
-TEST_CASE("messages that make no sense are ignored") {
+TEST_CASE("invalid messages are ignored") {
   Ballot ballot(0, {0, 1, 2});
   Random random(5);
   for (int i = 0; i < 20'000; i++) {

@@ -1,4 +1,4 @@
-// lib/base: values that everything else rests on.
+// lib/base: basic types of all other code.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -42,7 +42,7 @@ TEST_CASE("a reader never gives bytes beyond the end and stays bad") {
 
   ByteReader bounded(writer.bytes());
   bounded.get<uint32_t>();
-  CHECK(bounded.get_string(2).empty());  // longer than the most that was allowed
+  CHECK(bounded.get_string(2).empty());  // longer than the given maximum
   CHECK(!bounded.ok());
 
   ByteWriter lying;
@@ -61,7 +61,7 @@ TEST_CASE("timeouts follow weft.h: default, infinite, poll, and no overflow") {
   CHECK(Deadline::after(clock, 0, 60000).remaining_ms(clock) > 50000);
 }
 
-TEST_CASE("reductions that make no sense are refused by name") {
+TEST_CASE("invalid reductions are refused by name") {
   CHECK(check_reduction(ReduceOp::kSum, Dtype::kBf16).ok());
   const Status status = check_reduction(ReduceOp::kAvg, Dtype::kI32);
   CHECK(status.code() == Code::kUnsupported);
@@ -103,10 +103,10 @@ TEST_CASE("extents are reused, merged, and never handed out twice") {
   CHECK(extents.free(c) == Arena::kAlignment);
   CHECK(extents.free(c) == 0);
   REQUIRE(extents.allocate(Arena::kAlignment, &b));
-  CHECK(b == 4 * Arena::kAlignment);  // not where c was
+  CHECK(b == 4 * Arena::kAlignment);  // not at the place of c
 }
 
-TEST_CASE("byte counts read well") {
+TEST_CASE("byte counts are printed in readable units") {
   CHECK(bytes_text(640) == "640 B");
   CHECK(bytes_text(1u << 20) == "1 MiB");
   CHECK(bytes_text(1536) == "1.5 KiB");
@@ -128,7 +128,7 @@ TEST_CASE("sizes are rounded up to whole units") {
   CHECK(round_up(65, 4096) == 4096);
 }
 
-TEST_CASE("a process is itself, also after a message, and no other one") {
+TEST_CASE("a process identity equals itself, also after serialisation, and no other one") {
   const ProcessIdentity me = this_process();
   CHECK(me.start_ticks != 0);
   CHECK(me == this_process());
@@ -151,7 +151,7 @@ TEST_CASE("a process is itself, also after a message, and no other one") {
 
 namespace {
 
-// Each look at it is `step_ns` after the one before.
+// Each reading is `step_ns` after the previous one.
 class SteppingClock final : public Clock {
  public:
   explicit SteppingClock(uint64_t step_ns) : step_ns_(step_ns) {}
@@ -167,8 +167,8 @@ class SteppingClock final : public Clock {
 
 }  // namespace
 
-TEST_CASE("a loop pauses about as long as it wants to, whatever a pause takes") {
-  SteppingClock ten(2'000), hundred(20'000), still(0);  // nanoseconds a pause, of 200
+TEST_CASE("a loop pauses about as long as requested, whatever one pause takes") {
+  SteppingClock ten(2'000), hundred(20'000), still(0);  // 200 pauses take 2 us, 20 us, or no time
   CHECK(pauses_in(50, ten) == 5);
   CHECK(pauses_in(14, ten) == 1);
   CHECK(pauses_in(16, ten) == 2);

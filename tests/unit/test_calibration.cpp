@@ -1,5 +1,5 @@
-// Up to which size an all_reduce over messages goes in one round: what measuring makes of times, how long it
-// may take, that all ranks have the same, when nothing is measured, and what becomes of a rank that is lost.
+// Crossover search for all_reduce over messages: up to which size it runs in one round. Tests the evaluation
+// of times, the time limit, the agreement of all ranks, cases without a search, and the loss of a rank.
 #include <map>
 #include <set>
 #include <span>
@@ -20,7 +20,7 @@ using namespace weft::test;
 
 namespace {
 
-// A network whose times are known.
+// A network with known times.
 struct Network {
   std::function<uint64_t(bool one_shot, uint64_t bytes)> takes_ns;
   uint64_t elapsed_ns = 0;
@@ -30,7 +30,7 @@ struct Network {
     std::optional<uint64_t> one_shot;
     elapsed_ns = 0;
     const Contest::Run run = [&](bool small, uint64_t bytes, uint64_t* slowest, uint64_t* elapsed) -> Status {
-      WEFT_EXPECT(elapsed_ns < kCalibrationNs);  // otherwise it begins after the time is over
+      WEFT_EXPECT(elapsed_ns < kCalibrationNs);  // otherwise a trial would begin after the time limit
       WEFT_EXPECT(bytes <= largest_trial(ranks));
       runs[bytes]++;
       *slowest = takes_ns(small, bytes);
@@ -42,7 +42,7 @@ struct Network {
   }
 };
 
-// What `ranks` need where a round costs round_ns, and a KiB that a rank sends kib_ns.
+// Returns the times of `ranks` on a network where a round costs round_ns, and a KiB that a rank sends kib_ns.
 std::function<uint64_t(bool, uint64_t)> network(uint64_t ranks, uint64_t round_ns, uint64_t kib_ns) {
   return [=](bool one_shot, uint64_t bytes) {
     const uint64_t vectors = bytes * (ranks - 1);
@@ -51,8 +51,8 @@ std::function<uint64_t(bool, uint64_t)> network(uint64_t ranks, uint64_t round_n
   };
 }
 
-// A rank that leaves before it sends its message of this number: with the next progress, because neither
-// send nor receive may throw.
+// Leaves before it sends its message of this number. It does so in its next progress call, because send and
+// receive may not throw.
 class Leaving final : public Transport {
  public:
   Leaving(std::unique_ptr<Transport> inner, int sends) : inner_(std::move(inner)), sends_(sends) {}
@@ -97,7 +97,7 @@ struct Made {
   std::unique_ptr<Collectives> collectives;
 };
 
-// As form.cpp makes them, over loopback.
+// Creates a communicator over loopback, with measurements as form.cpp makes them.
 Made make(SocketLinks& links, Measurements* measurements, const std::string& algorithms = "",
           const Options& options = {}) {
   static Log log;
@@ -120,7 +120,7 @@ Made make(SocketLinks& links, Measurements* measurements, const std::string& alg
   return made;
 }
 
-// All ranks have the same.
+// Checks that all ranks have the same thresholds.
 void expect_equal(SocketLinks& links, const std::string& mine) {
   std::vector<Bytes> all;
   SystemClock clock;
@@ -129,7 +129,7 @@ void expect_equal(SocketLinks& links, const std::string& mine) {
     WEFT_EXPECT(mine == std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
 }
 
-// The communicator's own lanes are as new. Returns the algorithm of 32 KiB.
+// Checks that the communicator's own lanes are unused, and works. Returns the algorithm of 32 KiB.
 std::string expect_working(SocketLinks& links, Collectives& collectives) {
   std::unique_ptr<CollectiveLane> lane;
   WEFT_EXPECT_OK(collectives.open_lane({}, &lane));
@@ -160,23 +160,26 @@ std::string expect_working(SocketLinks& links, Collectives& collectives) {
 
 }  // namespace
 
-TEST_CASE("one_shot goes as far as the network's times say") {
-  // 1 Gbit/s and 100 us among 8: one round pays while 7 vectors take less than a second round and 1.75.
+TEST_CASE("one_shot is used up to the size that the network's times give") {
+  // 1 Gbit/s and 100 us among 8 ranks: one round pays off while 7 vectors take less than a second round and
+  // 1.75 vectors.
   Network slow{network(8, 100'000, 8'192)};
   CHECK(slow.measured(8) == 2 << 10);
   Network rounds{network(8, 1'000'000, 82)};
   rounds.takes_ns = network(8, 300'000, 82);
-  CHECK(rounds.measured(8) == 256 << 10);  // the largest that is tried
+  CHECK(rounds.measured(8) == 256 << 10);  // the largest size that is tried
   Network direct{[](bool one_shot, uint64_t bytes) { return one_shot ? 100 + bytes : 50 + bytes / 2; }};
   CHECK(direct.measured(4) == 2 << 10);
   CHECK(direct.measured(2) == 2 << 10);
-  // Two ranks on a slow cable: both send as much, and what nothing hangs on stays.
+  // Two ranks on a slow link: both algorithms send the same, so the table's value is kept where the choice
+  // does not matter.
   Network pair{network(2, 10'000, 8'192)};
   CHECK(pair.measured(2) == table_one_shot(2));
-  CHECK((pair.runs[256 << 10] >= 4 && pair.runs[256 << 10] < pair.runs[64 << 10]));  // short ones cost little
+  // short operations cost little
+  CHECK((pair.runs[256 << 10] >= 4 && pair.runs[256 << 10] < pair.runs[64 << 10]));
   CHECK(pair.runs[512 << 10] == 0);
 
-  // Now and then something takes ten times as long.
+  // Some operations take ten times as long.
   uint64_t number = 0;
   Network noisy{[&, takes = network(4, 50'000, 300)](bool one_shot, uint64_t bytes) {
     return takes(one_shot, bytes) * (++number % 7 == 0 ? 10 : 1);
@@ -185,13 +188,13 @@ TEST_CASE("one_shot goes as far as the network's times say") {
   CHECK(quiet.measured(4) == 64 << 10);
   CHECK(noisy.measured(4) == 64 << 10);
 
-  // Short ones may wait for what went before, half of the time.
+  // Half of the short operations wait for the previous one.
   Network queued{[&, takes = network(4, 50'000, 300)](bool one_shot, uint64_t bytes) {
     return takes(one_shot, bytes) + (bytes <= 16 << 10 && ++number % 3 != 0 ? 100'000 : 0);
   }};
   CHECK(queued.measured(4) == 64 << 10);
 
-  // As good as equal, whatever chance says.
+  // Nearly equal times; random noise must not decide.
   uint64_t random = 1;
   Network even{[&](bool, uint64_t bytes) {
     random = random * 6364136223846793005u + 1442695040888963407u;
@@ -202,31 +205,31 @@ TEST_CASE("one_shot goes as far as the network's times say") {
   }
 }
 
-TEST_CASE("measuring messages ends when its time is over, with what it knows") {
-  // Network::measured refuses trials after the time.
+TEST_CASE("the crossover search ends at its time limit, with the results so far") {
+  // Network::measured refuses trials after the time limit.
   for (const uint64_t each_ns : {100'000'000, 20'000'000, 6'000'000}) {
     Network late{[&](bool one_shot, uint64_t) { return one_shot ? each_ns / 2 : each_ns; }};
     INFO(each_ns);
     const std::optional<uint64_t> found = late.measured(2);
     CHECK((!found || *found == table_one_shot(2)));
   }
-  // Sizes that would take most of the time are left to the table, so that others are seen often.
+  // Sizes that would take most of the time are left to the table, so that the others get many trials.
   Network slow{network(4, 100'000, 80'000)};
   CHECK(slow.measured(4) == 2 << 10);
   CHECK(slow.runs[4 << 10] >= 4);
   CHECK(slow.runs[128 << 10] == 0);
-  // As often as is of use.
+  // The number of trials is limited to what is useful.
   Network fast{[](bool, uint64_t) { return uint64_t{10}; }};
   CHECK(fast.measured(2) == table_one_shot(2));
   CHECK(fast.runs[4 << 10] == 24);
-  // Very many ranks send what they may at the first size, or try none.
+  // With many ranks the bytes that a rank may send limit the largest trial; with very many there is none.
   CHECK(largest_trial(2) == 1 << 20);
   CHECK(largest_trial(5) == 512 << 10);
   CHECK(largest_trial(1000) * 999 <= 2 << 20);
   CHECK(largest_trial(100'000) == 0);
 }
 
-TEST_CASE("all ranks measure the same over messages, whatever their clocks say, and then work") {
+TEST_CASE("all ranks find the same crossover, whatever their clocks, and then work") {
   for (const int ranks : {2, 3}) {
     INFO(ranks);
     CHECK(failure_text(run_linked_threads(ranks, [](SocketLinks& links) {
@@ -245,7 +248,7 @@ TEST_CASE("all ranks measure the same over messages, whatever their clocks say, 
   }
 }
 
-TEST_CASE("messages are measured once for the same ranks, and rank 0's count") {
+TEST_CASE("the crossover is measured once for the same ranks, and rank 0's result is used") {
   CHECK(failure_text(run_linked_threads(2, [](SocketLinks& links) {
           Measurements kept;
           const Made first = make(links, &kept);
@@ -255,7 +258,7 @@ TEST_CASE("messages are measured once for the same ranks, and rank 0's count") {
           WEFT_EXPECT((first.sent_bytes > 0 && second.sent_bytes == 0));
           WEFT_EXPECT(second.forced.one_shot == first.forced.one_shot);
           expect_working(links, *second.collectives);
-          // A rank that has nothing makes all of them measure again.
+          // If one rank has no measurements, all ranks measure again.
           Measurements nothing;
           const Made third = make(links, links.rank() == 1 ? &nothing : &kept);
           WEFT_EXPECT((third.status.ok() && third.sent_bytes > 0));
@@ -264,7 +267,7 @@ TEST_CASE("messages are measured once for the same ranks, and rank 0's count") {
         })) == "");
 }
 
-TEST_CASE("over messages nothing is measured where that is switched off, of no use, or would say nothing") {
+TEST_CASE("the crossover search is skipped if it is switched off, useless, or would be unreliable") {
   CHECK(failure_text(run_linked_threads(2, [](SocketLinks& links) {
           Measurements measurements;
           for (const char* algorithms : {"off", "one_shot=16K", "all_reduce=ring", "off,one_shot=1M"}) {
@@ -288,7 +291,7 @@ TEST_CASE("over messages nothing is measured where that is switched off, of no u
         })) == "");
 }
 
-TEST_CASE("a rank that has no memory to measure messages leaves all of them with the table") {
+TEST_CASE("if one rank has no memory for the crossover search, all ranks use the table") {
   HostAllocator empty;
   empty.allocate = [](void*, uint64_t, uint64_t, int32_t) -> void* { return nullptr; };
   empty.release = [](void*, void*, uint64_t, int32_t) {};
@@ -303,8 +306,8 @@ TEST_CASE("a rank that has no memory to measure messages leaves all of them with
         })) == "");
 }
 
-TEST_CASE("a rank that leaves or stops while messages are measured is named by the deadline") {
-  for (const int sends : {0, 1, 7}) {  // few, so that measuring lasts as long also where all is slow
+TEST_CASE("a rank that leaves or stops during the crossover search is named by the deadline") {
+  for (const int sends : {0, 1, 7}) {  // few, so that measuring lasts as long even on a slow machine
     const std::vector<std::string> results = run_linked_threads(3, [&](SocketLinks& links) {
       Measurements measurements;
       Options options;
@@ -324,11 +327,11 @@ TEST_CASE("a rank that leaves or stops while messages are measured is named by t
   }
 }
 
-TEST_CASE("between hosts the ranks of one index measure, and all have what rank 0's have found") {
+TEST_CASE("between hosts the ranks of one index measure, and all use the result of rank 0's group") {
   for (const std::vector<int>& hosts : {std::vector<int>{0, 0, 1, 1}, std::vector<int>{0, 1, 0}}) {
     CHECK(failure_text(run_linked_threads(static_cast<int>(hosts.size()), [&](SocketLinks& links) {
             static Log log;
-            FastClock clock(0);  // otherwise a slow machine's time is over before anything is known
+            FastClock clock(0);  // otherwise a slow machine's time limit is over before anything is known
             Backend across = loopback::backend();
             across.preference = 0;
             Backend composed{};

@@ -25,7 +25,8 @@ Shape shape_of(int rank, int size, uint64_t count, uint64_t element) {
   return shape;
 }
 
-// Blocks of different sizes, packed, of one rank: in all_to_all each pair has its own, else each rank.
+// One rank's blocks of different sizes, packed. In all_to_all each pair has a size of its own, otherwise each
+// rank.
 class PackedBlocks {
  public:
   PackedBlocks(Coll coll, int rank, int size, uint64_t count) {
@@ -55,7 +56,7 @@ class PackedBlocks {
   Blocks blocks_;
 };
 
-// Bytes of an operation's memory. In place: source and target may be one.
+// A byte range of an operation's memory. In place: source and target may be the same.
 struct Range {
   Ref at;
   uint64_t bytes = 0;
@@ -70,7 +71,8 @@ bool is_collective(const Algorithm& algorithm) {
   return algorithm.coll != Coll::kSend && algorithm.coll != Coll::kRecv;
 }
 
-// What every algorithm of all_reduce and reduce does on each of three ranks, and whose schedule it is.
+// Calls look with the schedule of every algorithm of all_reduce and reduce on each of three ranks, and its
+// description.
 void each_reduction(uint64_t count, const std::function<void(const std::string&, const Schedule&)>& look) {
   for (const AlgorithmRow row : algorithms()) {
     const Algorithm& algorithm = row();
@@ -83,7 +85,7 @@ void each_reduction(uint64_t count, const std::function<void(const std::string&,
   }
 }
 
-// Every message that a rank sends is received by its peer in the same round, step and size.
+// Checks that each message that a rank sends is received by its peer in the same round, step and size.
 void check_symmetry(const Algorithm& algorithm, int size, uint64_t count) {
   std::vector<Schedule> schedules(static_cast<size_t>(size));
   for (int r = 0; r < size; r++) {
@@ -140,7 +142,7 @@ TEST_CASE("every message of every algorithm has one receiver that expects it") {
   }
 }
 
-TEST_CASE("work beside messages reads nothing that they bring and writes nothing that they take") {
+TEST_CASE("local work concurrent with messages neither reads what they receive nor writes what they send") {
   int found = 0;
   each_reduction(300'000, [&](const std::string& whose, const Schedule& schedule) {
     for (size_t round = 0; round < schedule.rounds().size(); round++) {
@@ -161,7 +163,7 @@ TEST_CASE("work beside messages reads nothing that they bring and writes nothing
   CHECK(found > 0);
 }
 
-TEST_CASE("a round neither writes what the next one's messages ahead take nor uses what they bring") {
+TEST_CASE("a round neither writes what the next round's early messages send nor uses what they receive") {
   int found = 0;
   each_reduction(900'000, [&](const std::string& whose, const Schedule& schedule) {
     for (size_t round = 0; round + 1 < schedule.rounds().size(); round++) {
@@ -187,7 +189,7 @@ TEST_CASE("a round neither writes what the next one's messages ahead take nor us
 
 namespace {
 
-// Completes what it is told to; remembers what is posted, as step and direction.
+// A transport that completes operations on demand, and records what is posted, as step and direction.
 class Desk final : public Transport {
  public:
   void send(int, const MessageTag& tag, const Descriptor&, const std::byte*, uint64_t,
@@ -222,7 +224,7 @@ class Desk final : public Transport {
 
 }  // namespace
 
-TEST_CASE("the next chunk is on its way before this one has come, and is taken back with it") {
+TEST_CASE("the next chunk is posted before this one has arrived, and cancelled with it") {
   Desk desk;
   const LaneContext context{desk, host_ops(), 0, 2, {}};
   TransportLane lane(context, LaneKey());
@@ -233,7 +235,7 @@ TEST_CASE("the next chunk is on its way before this one has come, and is taken b
   args.count = data.size();
   args.src = args.dst = reinterpret_cast<std::byte*>(data.data());
   lane.start(args, 0);
-  // Even steps are a chunk's exchange, odd ones its result.
+  // Even steps are a chunk's exchange, odd steps its result.
   CHECK(desk.sends == std::set<uint32_t>{0, 2});
   CHECK(desk.receives == std::set<uint32_t>{0, 2});
   lane.poll();
@@ -244,7 +246,7 @@ TEST_CASE("the next chunk is on its way before this one has come, and is taken b
   CHECK(desk.receives == std::set<uint32_t>{0, 1, 2, 4});
   CHECK(lane.missing() == std::vector<int>{1});
   lane.abandon();
-  CHECK(desk.cancelled == 5);  // chunks 1 and 2 both ways, and the result of chunk 0
+  CHECK(desk.cancelled == 5);  // chunks 1 and 2 in both directions, and the result of chunk 0
 }
 
 TEST_CASE("a long reduction takes a MiB of scratch at most, and a schedule below a hundredth of it") {
@@ -266,7 +268,7 @@ TEST_CASE("a long reduction takes a MiB of scratch at most, and a schedule below
   }
 }
 
-TEST_CASE("every rank hears from every other in the first round") {
+TEST_CASE("every rank receives from every other in the first round") {
   for (const AlgorithmRow row : algorithms()) {
     const Algorithm* const algorithm = &row();
     if (!is_collective(*algorithm)) continue;
@@ -295,7 +297,7 @@ TEST_CASE("the table chooses by size, and an algorithm can be forced by name") {
   };
   CHECK(of_two(64 << 10) == "one_shot");
   CHECK(of_two((64 << 10) + 1) == "direct");
-  // What is measured or given counts in place of the table.
+  // Measured or given thresholds replace the table's.
   Shape shape = shape_of(1, 4, 16, 4);
   const auto of_size = [&](uint64_t count) {
     shape.count = count;

@@ -1,4 +1,4 @@
-// lib/base/config: what variables of Weft and of launchers say, and what they say wrong.
+// lib/base/config: the variables of Weft and of launchers, and errors in them.
 #include "base/config.h"
 
 #include <fcntl.h>
@@ -28,7 +28,7 @@ Status read(const Variables& variables, Environment* environment) {
   return read_environment(get, ProcessFacts{1000, 77, 66}, environment);
 }
 
-// The text of the error that these variables cause; empty if none.
+// Returns the text of the error that these variables cause; empty if none.
 std::string error_of(const Variables& variables) {
   Environment environment;
   return read(variables, &environment).text();
@@ -38,7 +38,7 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// A file under the build's folder that is gone afterwards.
+// A file in the build folder that the destructor removes.
 struct SecretFile {
   explicit SecretFile(const std::string& content, mode_t mode) {
     const int fd = ::mkstemp(path);
@@ -59,7 +59,7 @@ const Variables kMpirun = {{"OMPI_COMM_WORLD_RANK", "1"},
 
 }  // namespace
 
-TEST_CASE("a process that nobody launched is rank 0 of 1") {
+TEST_CASE("a process without a launcher is rank 0 of 1") {
   Environment environment;
   REQUIRE(read({}, &environment).ok());
   CHECK(environment.launcher == Launcher::kNone);
@@ -93,7 +93,7 @@ TEST_CASE("weft's own variables give rank, size, store, secret, backend and log 
   CHECK(environment.algorithms == "all_reduce=ring");
 }
 
-TEST_CASE("mpirun's ranks of one host meet in a unix socket named after user and job") {
+TEST_CASE("mpirun's ranks of one host bootstrap over a unix socket named after user and job") {
   Environment environment;
   REQUIRE(read(kMpirun, &environment).ok());
   CHECK(environment.launcher == Launcher::kOpenMpi);
@@ -109,7 +109,7 @@ TEST_CASE("mpirun's ranks of one host meet in a unix socket named after user and
   CHECK(environment.store != store);
 }
 
-TEST_CASE("mpirun over several hosts says that WEFT_STORE must be set") {
+TEST_CASE("mpirun over several hosts gives an error that WEFT_STORE must be set") {
   Variables variables = kMpirun;
   variables["OMPI_COMM_WORLD_LOCAL_SIZE"] = "1";
   CHECK(contains(error_of(variables), "WEFT_STORE=tcp://"));
@@ -117,7 +117,7 @@ TEST_CASE("mpirun over several hosts says that WEFT_STORE must be set") {
   CHECK(error_of(variables).empty());
 }
 
-TEST_CASE("torchrun on several hosts meets beside its own store, on one host in a unix socket") {
+TEST_CASE("torchrun's ranks bootstrap next to its store's port, on one host over a unix socket") {
   Variables variables = {{"RANK", "5"},         {"WORLD_SIZE", "8"},      {"LOCAL_WORLD_SIZE", "4"},
                          {"MASTER_ADDR", "n0"}, {"MASTER_PORT", "29500"}, {"TORCHELASTIC_RUN_ID", "x"},
                          {"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"},    {"SLURM_STEP_NUM_TASKS", "2"}};
@@ -142,7 +142,7 @@ TEST_CASE("torchrun on several hosts meets beside its own store, on one host in 
   CHECK(contains(error_of(variables), "MASTER_PORT"));
 }
 
-TEST_CASE("hydra's ranks of one host meet although hydra names no job") {
+TEST_CASE("hydra's ranks of one host bootstrap although hydra names no job") {
   Environment environment;
   REQUIRE(read({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"MPI_LOCALNRANKS", "2"}}, &environment).ok());
   CHECK(environment.launcher == Launcher::kPmi);
@@ -156,7 +156,7 @@ TEST_CASE("srun's tasks are ranks, a batch script is not") {
   CHECK(environment.launcher == Launcher::kNone);
   CHECK(environment.size == 1);
 
-  // A container may forward some of the variables only: another rank than 0 is a task of srun.
+  // A container may forward only some of the variables. A rank other than 0 then proves a task of srun.
   CHECK(contains(error_of({{"SLURM_PROCID", "3"}, {"SLURM_NTASKS", "4"}}), "SLURM_PROCID=3"));
 
   variables["SLURM_STEP_ID"] = "0";
@@ -172,7 +172,7 @@ TEST_CASE("srun's tasks are ranks, a batch script is not") {
   CHECK(contains(error_of(variables), "WEFT_STORE"));
 }
 
-TEST_CASE("every launcher's rank and size are understood, and its ranks of one host meet in a unix socket") {
+TEST_CASE("every launcher's rank and size are read, and its ranks of one host bootstrap over a unix socket") {
   const std::map<std::string, Variables> launchers = {
       {"torchrun",
        {{"RANK", "2"}, {"WORLD_SIZE", "3"}, {"LOCAL_WORLD_SIZE", "3"}, {"TORCHELASTIC_RUN_ID", "x"}}},
@@ -191,7 +191,7 @@ TEST_CASE("every launcher's rank and size are understood, and its ranks of one h
         {"PMIX_RANK", "2"}}},
       {"Flux",
        {{"FLUX_TASK_RANK", "2"}, {"FLUX_JOB_SIZE", "3"}, {"FLUX_JOB_NNODES", "1"}, {"FLUX_JOB_ID", "f2x"}}},
-      // Other launchers' variables, with one that does not say how many ranks there are.
+      // Other launchers' variables, together with a launcher that does not give the number of ranks.
       {"PMI", {{"PMI_RANK", "2"}, {"PMI_SIZE", "3"}, {"PALS_RANKID", "2"}, {"PALS_LOCAL_SIZE", "3"}}},
       {"Slurm",
        {{"SLURM_PROCID", "2"},
@@ -216,7 +216,7 @@ TEST_CASE("every launcher's rank and size are understood, and its ranks of one h
   }
 }
 
-TEST_CASE("Flux and Slurm say whether PMI's ranks are on one host, but only of the same job") {
+TEST_CASE("Flux and Slurm determine whether PMI's ranks are on one host, but only for the same job") {
   Variables variables = {
       {"PMI_RANK", "1"}, {"PMI_SIZE", "4"}, {"FLUX_TASK_RANK", "1"}, {"FLUX_JOB_SIZE", "4"}};
   variables["FLUX_JOB_NNODES"] = "1";
@@ -233,7 +233,7 @@ TEST_CASE("Flux and Slurm say whether PMI's ranks are on one host, but only of t
   CHECK(contains(error_of(variables), "set WEFT_STORE=tcp://"));
 }
 
-TEST_CASE("a launcher that does not say how many ranks there are is an error that names its variable") {
+TEST_CASE("a launcher that does not give the number of ranks is an error that names its variable") {
   for (const char* rank :
        {"PMIX_RANK", "PALS_RANKID", "ALPS_APP_PE", "RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK",
         "MV2_COMM_WORLD_RANK", "PMI_RANK", "JSM_NAMESPACE_RANK", "FLUX_TASK_RANK"}) {
@@ -245,7 +245,7 @@ TEST_CASE("a launcher that does not say how many ranks there are is an error tha
       CHECK(contains(status.text(), std::string(rank) + "=" + value));
       CHECK(contains(status.text(), "WEFT_SIZE=1"));
     }
-    // The way out that it names.
+    // The setting that the error names solves it.
     Environment environment;
     REQUIRE(read({{rank, "3"}, {"WEFT_SIZE", "1"}}, &environment).ok());
     CHECK(environment.rank == 0);
@@ -273,15 +273,15 @@ TEST_CASE("a launcher's size without a rank is an error, unless it is 1") {
   CHECK(environment.size == 1);
 }
 
-TEST_CASE("a rank that an inner launcher counts and an outer one contradicts is an error") {
-  // Each of four ranks that one task of srun has launched.
+TEST_CASE("a rank number of an inner launcher that an outer one contradicts is an error") {
+  // One of four ranks that one task of srun has launched.
   const Variables step = {{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}, {"PMIX_RANK", "3"}};
   const std::string text = error_of(step);
   CHECK(contains(text, "PMIX_RANK=3"));
   CHECK(contains(text, "SLURM_PROCID=0"));
 }
 
-TEST_CASE("what Open MPI says of itself without mpirun is no launcher's trace") {
+TEST_CASE("variables that Open MPI sets without mpirun are no sign of a launcher") {
   Variables variables = {
       {"PMIX_RANK", "0"}, {"PMIX_NAMESPACE", "1417412609"}, {"OMPI_MCA_orte_ess_num_procs", "1"}};
   Environment environment;
@@ -289,7 +289,7 @@ TEST_CASE("what Open MPI says of itself without mpirun is no launcher's trace") 
   CHECK(environment.launcher == Launcher::kNone);
   CHECK(environment.rank == 0);
   CHECK(environment.size == 1);
-  // A task of srun, of which MPI knows nothing.
+  // A task of srun that MPI does not know of.
   variables.insert({{"SLURM_PROCID", "3"},
                     {"SLURM_STEP_NUM_TASKS", "4"},
                     {"SLURM_STEP_NUM_NODES", "1"},
@@ -308,7 +308,7 @@ TEST_CASE("WEFT_SIZE=1 alone asks for one rank, another size needs a rank") {
   CHECK(contains(error_of({{"WEFT_SIZE", "2"}}), "WEFT_SIZE is set, but WEFT_RANK is not"));
 }
 
-TEST_CASE("settings are read whatever a launcher says about ranks") {
+TEST_CASE("settings are read with and without a launcher's variables") {
   Environment environment;
   const Variables variables = {
       {"WEFT_RANK", "x"}, {"RANK", "1"}, {"WORLD_SIZE", "2"}, {"WEFT_BACKEND", "shm"}, {"WEFT_JOB", "j"}};
@@ -322,7 +322,7 @@ TEST_CASE("settings are read whatever a launcher says about ranks") {
   CHECK(environment.size == 1);
 }
 
-TEST_CASE("the heartbeat variable takes milliseconds from 100 on, or off, and says so") {
+TEST_CASE("the heartbeat variable accepts milliseconds from 100 or off, and its error says so") {
   Environment environment;
   CHECK(read({{"WEFT_HEARTBEAT_MS", "2500"}}, &environment).ok());
   CHECK(environment.heartbeat == "2500");
@@ -343,7 +343,7 @@ TEST_CASE("the heartbeat variable takes milliseconds from 100 on, or off, and sa
   }
 }
 
-TEST_CASE("weft's variables come before a launcher's, and half of them is an error that names both") {
+TEST_CASE("weft's variables override a launcher's, and one of the pair alone is an error that names both") {
   Variables variables = kMpirun;
   variables["WEFT_RANK"] = "0";
   const std::string text = error_of(variables);
@@ -397,7 +397,7 @@ TEST_CASE(
     REQUIRE(::pipe(ends) == 0);
     const pid_t pid = ::fork();
     REQUIRE(pid >= 0);
-    if (pid == 0) {  // as the user: a process cannot be another one for a while
+    if (pid == 0) {  // in a child, because a process becomes another user for good
       const bool user = ::setgroups(1, &kExtra) == 0 && ::setresgid(kGroup, kGroup, kGroup) == 0 &&
                         ::setresuid(kUser, kUser, kUser) == 0;
       Environment environment;

@@ -1,5 +1,5 @@
-// All-gathers among some ranks over a control channel: complete when every member has come, and nobody else
-// counts.
+// All-gathers among some ranks over a control channel: complete when every member has sent its value;
+// messages of other ranks do not count.
 #include "core/control_exchange.h"
 
 #include <malloc.h>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint8_t kKind = 2;
 
-// What comes goes into a postbox.
+// Puts incoming messages into a postbox.
 class Receiver final : public ControlListener {
  public:
   explicit Receiver(Postbox& postbox) : postbox_(postbox) {}
@@ -31,7 +31,7 @@ class Receiver final : public ControlListener {
 
 }  // namespace
 
-TEST_CASE("a message of a rank that is no member takes no member's place") {
+TEST_CASE("a message of a rank that is no member does not count as a member's") {
   SystemClock clock;
   Engine engine(clock, Engine::Mode::kCaller);
   const auto hub = std::make_shared<loopback::ControlHub>(3, clock);
@@ -63,7 +63,7 @@ TEST_CASE("a message of a rank that is no member takes no member's place") {
   mine->stop();
 }
 
-TEST_CASE("messages that come too late for their exchange do not keep later ones from forming") {
+TEST_CASE("messages that arrive too late for their exchange do not block later exchanges") {
   SystemClock clock;
   Engine engine(clock, Engine::Mode::kCaller);
   const auto hub = std::make_shared<loopback::ControlHub>(2, clock);
@@ -125,7 +125,7 @@ struct Member {
 
 }  // namespace
 
-TEST_CASE("a member that cannot go on says so to all, who name it as the program does") {
+TEST_CASE("a member that cannot continue notifies all, which name it by the program's rank number") {
   SystemClock clock;
   Engine engine(clock, Engine::Mode::kCaller);
   const auto hub = std::make_shared<loopback::ControlHub>(5, clock);
@@ -142,7 +142,8 @@ TEST_CASE("a member that cannot go on says so to all, who name it as the program
   }
 }
 
-TEST_CASE("what broke an exchange is told instead of what came of it, and names the rank at fault") {
+TEST_CASE(
+    "an exchange reports the original failure instead of its consequences, and names the rank at fault") {
   SystemClock clock;
   Engine engine(clock, Engine::Mode::kCaller);
   const auto hub = std::make_shared<loopback::ControlHub>(5, clock);
@@ -165,14 +166,14 @@ TEST_CASE("a round that is complete succeeds though a member has failed since") 
   for (Member* member : {&first, &second}) {
     CHECK(member->exchange.all_gather({}, &all, Deadline::at(0)).code() == Code::kTimeout);
   }
-  // Both have failed because of it, but have given their bytes.
+  // Both have failed because of it, but have sent their bytes before.
   CHECK(third.exchange.all_gather({}, &all, Deadline::at(0)).ok());
   const Status next = third.exchange.all_gather({}, &all, Deadline::after(clock, 10'000, 0));
   CHECK(next.code() == Code::kTimeout);
   CHECK(next.info().evidence == Evidence::kReport);
 }
 
-TEST_CASE("what an exchange keeps of one rank is bounded in bytes, and goes with it") {
+TEST_CASE("the memory that an exchange keeps for one rank is bounded, and freed with it") {
   SystemClock clock;
   Engine engine(clock, Engine::Mode::kCaller);
   const auto hub = std::make_shared<loopback::ControlHub>(5, clock);
@@ -189,7 +190,7 @@ TEST_CASE("what an exchange keeps of one rank is bounded in bytes, and goes with
   CHECK(postbox.held_bytes() > Postbox::kMostBytes - 2 * large.size());
   const size_t of_one = postbox.held_bytes();
   for (uint32_t round = 0; round < 3; round++) deliver(4, 1, round);
-  CHECK(postbox.held_bytes() > of_one);  // one rank takes no other's place
+  CHECK(postbox.held_bytes() > of_one);  // one rank's messages do not take another rank's share
   {
     const std::unique_ptr<Control> control = loopback::ControlHub::connect(hub, 1);
     ControlExchange exchange(*control, postbox, engine,
@@ -207,7 +208,7 @@ TEST_CASE("what an exchange keeps of one rank is bounded in bytes, and goes with
   CHECK(postbox.held_bytes() == 0);
 }
 
-TEST_CASE("messages about generations to come take a bounded part of the memory") {
+TEST_CASE("messages for future generations take a bounded part of the memory") {
   SystemClock clock;
   Engine engine(clock, Engine::Mode::kCaller);
   const auto hub = std::make_shared<loopback::ControlHub>(3, clock);

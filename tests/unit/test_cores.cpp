@@ -1,4 +1,4 @@
-// lib/base/cores: a thread's cores, on machines that have more than a cpu_set_t has room for.
+// lib/base/cores: a thread's cores, on machines with more cores than fit into a cpu_set_t.
 #include "base/cores.h"
 
 #include <sched.h>
@@ -13,7 +13,7 @@ using namespace weft;
 
 namespace {
 
-// What the kernel would say: the cores of its set, and how many it can have.
+// Simulates the kernel: the cores in a thread's set, and the number of possible cores.
 std::atomic<uint64_t> machine_cores{0};  // 0: this machine's own
 constexpr uint64_t kAllowed[] = {3, 1023, 1024, 4000};
 
@@ -47,7 +47,7 @@ TEST_CASE("a thread's cores are all found, however many the machine has") {
   }
 }
 
-TEST_CASE("a machine with more cores than any kernel can have is one of which nothing is known") {
+TEST_CASE("with more cores than any kernel supports, a thread's cores count as unknown") {
   machine_cores = 2 * kMostCores;
   CHECK(allowed_cores().empty());
   CHECK(count_cores({}) == 0);

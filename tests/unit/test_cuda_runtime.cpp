@@ -1,5 +1,5 @@
-// What Weft and its tests rely on of the CUDA runtime: asked of the fake here, and as tests/gpu of a real one
-// (WEFT_TEST_REAL_CUDA). Where they differ, the fake is wrong.
+// Behaviour of the CUDA runtime on which Weft and its tests rely. Here it is checked on the fake, in
+// tests/gpu on a real one (WEFT_TEST_REAL_CUDA). If they differ, the fake is wrong.
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
@@ -29,7 +29,7 @@ struct Runtime {
     CHECK(std::string(fake_cuda_problems()) == "");
     CHECK(std::string(fake_cuda_live()) == "");
   }
-  // What was done wrong was meant.
+  // Clears recorded misuses, which the test caused on purpose.
   void forgive() {
     (void)cudaGetLastError();
     fake_cuda_setup(1, 1, 20);
@@ -47,7 +47,7 @@ struct Stream {
   }
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
-  // What is put there afterwards runs once the gate is open.
+  // Holds back work that is queued afterwards until the gate is open.
   void hold(std::atomic<bool>* gate) {
     const auto wait = [](void* open) {
       while (!static_cast<std::atomic<bool>*>(open)->load()) std::this_thread::yield();
@@ -65,7 +65,7 @@ struct Event {
   cudaEvent_t event = nullptr;
 };
 
-// Two numbers in pinned memory: the second one shows whether a copy has run.
+// Two numbers in pinned memory; the second one shows whether a copy has run.
 struct Copy {
   Copy() {
     void* memory = nullptr;
@@ -88,7 +88,7 @@ struct Copy {
   int* numbers = nullptr;
 };
 
-// The call's result on another thread, in that thread's capture mode.
+// Makes the call on another thread, in that thread's capture mode, and returns its result.
 template <class Call>
 cudaError_t elsewhere(cudaStreamCaptureMode mode, Call&& call) {
   cudaError_t result = cudaSuccess;
@@ -100,7 +100,7 @@ cudaError_t elsewhere(cudaStreamCaptureMode mode, Call&& call) {
   return result;
 }
 
-// A call of the driver, which the runtime has loaded. The fake is both.
+// Looks up a call of the driver, which the runtime has loaded. The fake is both.
 template <class Function>
 Function driver_call(const char* name) {
   void* driver = RTLD_DEFAULT;
@@ -122,7 +122,7 @@ cudaError_t allocate() {
 
 }  // namespace
 
-TEST_CASE("copies of nothing succeed wherever they would lie") {
+TEST_CASE("empty copies succeed at any address") {
   const Runtime runtime;
   char host = 0;
   void* device = nullptr;
@@ -135,7 +135,7 @@ TEST_CASE("copies of nothing succeed wherever they would lie") {
   CHECK(cudaFree(device) == cudaSuccess);
 }
 
-TEST_CASE("a stream waits for what an event stood for when it was told to") {
+TEST_CASE("a stream waits for the record that an event had when the wait was queued") {
   const Runtime runtime;
   std::atomic<bool> gate{false};
   Stream held;
@@ -154,7 +154,7 @@ TEST_CASE("a stream waits for what an event stood for when it was told to") {
   REQUIRE(copy.put_on(waiting.stream) == cudaSuccess);
   REQUIRE(cudaEventRecord(event.event, idle.stream) == cudaSuccess);
   REQUIRE(cudaStreamSynchronize(idle.stream) == cudaSuccess);
-  CHECK(cudaEventQuery(event.event) == cudaSuccess);  // it stands for the later record
+  CHECK(cudaEventQuery(event.event) == cudaSuccess);  // it refers to the later record
   CHECK(copy.stays_away());
   gate = true;
   CHECK(cudaStreamSynchronize(waiting.stream) == cudaSuccess);
@@ -178,7 +178,7 @@ TEST_CASE("the default stream and blocking streams wait for each other, others d
   CHECK(behind.ran());
 }
 
-TEST_CASE("memory says where it lies") {
+TEST_CASE("memory attributes report where memory lies") {
   const Runtime runtime;
   void *device = nullptr, *pinned = nullptr, *managed = nullptr;
   int plain = 0;
@@ -200,8 +200,8 @@ TEST_CASE("memory says where it lies") {
   CHECK(cudaFree(managed) == cudaSuccess);
 }
 
-// Whether memory may lie on a device Weft asks the driver, which the runtime has loaded as libcuda.so.1.
-TEST_CASE("the driver says where memory lies, also on a thread without a context") {
+// Weft asks the driver whether memory may lie on a device. The runtime has loaded it as libcuda.so.1.
+TEST_CASE("the driver reports where memory lies, also on a thread without a context") {
   const Runtime runtime;
   void *device = nullptr, *pinned = nullptr, *managed = nullptr, *freed = nullptr;
   int plain = 0;
@@ -244,7 +244,7 @@ TEST_CASE("the driver says where memory lies, also on a thread without a context
   CHECK(cudaFree(managed) == cudaSuccess);
 }
 
-TEST_CASE("what makes no sense is refused, and the thread's last error once") {
+TEST_CASE("invalid calls are refused, and the thread's last error is returned once") {
   Runtime runtime;
   int devices = 0, plain = 0;
   REQUIRE(cudaGetDeviceCount(&devices) == cudaSuccess);
@@ -266,7 +266,7 @@ TEST_CASE("what makes no sense is refused, and the thread's last error once") {
   runtime.forgive();
 }
 
-TEST_CASE("calls of the driver leave the thread's last error alone, whatever they return") {
+TEST_CASE("calls of the driver do not change the thread's last error, whatever they return") {
   Runtime runtime;
   Stream stream;
   const Event event;
@@ -275,7 +275,7 @@ TEST_CASE("calls of the driver leave the thread's last error alone, whatever the
   const auto free_memory = driver_call<decltype(&::cuMemFree)>("cuMemFree_v2");
   std::atomic<bool> gate{false};
   stream.hold(&gate);
-  // A stream and an event of the runtime's are the driver's.
+  // A stream and an event of the runtime are also valid for the driver.
   CHECK(record(event.event, stream.stream) == CUDA_SUCCESS);
   for (const cudaError_t pending : {cudaSuccess, cudaErrorInvalidDevice}) {
     if (pending != cudaSuccess) CHECK(cudaSetDevice(-1) == pending);
@@ -314,7 +314,7 @@ TEST_CASE(
   CHECK(cudaGraphDestroy(graph) == cudaSuccess);
 }
 
-TEST_CASE("what is put on a stream that is captured does not run") {
+TEST_CASE("operations on a captured stream do not run") {
   Runtime runtime;
   const Stream stream;
   const Event event;
@@ -332,7 +332,8 @@ TEST_CASE("what is put on a stream that is captured does not run") {
   CHECK(copy.put_on(stream.stream) == cudaSuccess);
   CHECK(cudaEventRecord(event.event, stream.stream) == cudaSuccess);
   CHECK(copy.stays_away());
-  CHECK(elsewhere(cudaStreamCaptureModeGlobal, allocate) == cudaSuccess);  // of this thread alone
+  // capture mode thread-local: forbids only this thread
+  CHECK(elsewhere(cudaStreamCaptureModeGlobal, allocate) == cudaSuccess);
   CHECK(cudaStreamEndCapture(stream.stream, &graph) == cudaSuccess);
   CHECK(graph != nullptr);
   CHECK(cudaGraphDestroy(graph) == cudaSuccess);
@@ -345,7 +346,7 @@ TEST_CASE("what is put on a stream that is captured does not run") {
   runtime.forgive();
 }
 
-TEST_CASE("a capture forbids calls that might wait for the device, but to threads in relaxed mode") {
+TEST_CASE("a capture forbids calls that may wait for the device, except on threads in relaxed mode") {
   Runtime runtime;
   const Stream stream;
   const Event event;
@@ -364,12 +365,12 @@ TEST_CASE("a capture forbids calls that might wait for the device, but to thread
   runtime.forgive();
 }
 
-TEST_CASE("a graph runs what was captured, across streams that events have joined, whenever it is launched") {
+TEST_CASE("each launch of a graph runs the captured operations, across streams that events have joined") {
   Runtime runtime;
   const Stream stream, side;
   const Event event;
-  Copy first;   // of the first number to the second
-  Copy second;  // its first number is the other one's second
+  Copy first;   // copies the first number to the second
+  Copy second;  // its first number is the second number of `first`
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
   REQUIRE(cudaStreamBeginCapture(stream.stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
@@ -388,7 +389,7 @@ TEST_CASE("a graph runs what was captured, across streams that events have joine
   CHECK(cudaStreamIsCapturing(side.stream, &status) == cudaSuccess);
   CHECK(status == cudaStreamCaptureStatusNone);
   REQUIRE(cudaGraphInstantiate(&executable, graph, 0) == cudaSuccess);
-  CHECK(cudaGraphDestroy(graph) == cudaSuccess);  // the executable one stays
+  CHECK(cudaGraphDestroy(graph) == cudaSuccess);  // the executable graph remains valid
   CHECK(first.stays_away());
   for (int round = 2; round < 6; round++) {
     first.numbers[0] = round;

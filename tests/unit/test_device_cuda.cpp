@@ -1,5 +1,5 @@
-// The CUDA module's kernels, compared bit by bit with their host twins: on the fake CUDA here, and on a real
-// GPU as tests/gpu (WEFT_TEST_REAL_CUDA).
+// The CUDA module's kernels, compared bit by bit with their host counterparts: on the fake CUDA here, and on
+// a real GPU in tests/gpu (WEFT_TEST_REAL_CUDA).
 #include <algorithm>
 #include <cstring>
 #include <random>
@@ -18,7 +18,8 @@ using weft::test::Memory;
 
 namespace {
 
-// Any bits at all, and often special numbers: NaNs, Inf, zeros, denormals, halves between two others.
+// Returns random bits, with many special numbers: NaNs, Inf, zeros, denormals, and midpoints between two
+// values.
 std::vector<std::byte> wild(Dtype dtype, uint64_t count, uint32_t seed) {
   std::vector<std::byte> bytes(count * dtype_size(dtype));
   std::mt19937_64 random(seed);
@@ -40,7 +41,7 @@ constexpr Dtype kFloats[] = {Dtype::kF16, Dtype::kBf16, Dtype::kF32, Dtype::kF64
 constexpr Dtype kAll[] = {Dtype::kU8,  Dtype::kI8,  Dtype::kU16, Dtype::kI16,  Dtype::kU32, Dtype::kI32,
                           Dtype::kU64, Dtype::kI64, Dtype::kF16, Dtype::kBf16, Dtype::kF32, Dtype::kF64};
 
-// Tensors of many sizes into one bucket behind each other, and the same on the host.
+// Flattens tensors of many sizes into one bucket, on the device and on the host, and compares.
 void check_flatten(Device& device, Dtype src_dtype, Dtype dst_dtype, double scale, size_t offset) {
   constexpr uint64_t kCounts[] = {1, 3, 16, 1000, 1023, 2 * kCopyPieceElements + 5};
   const uint64_t src_size = dtype_size(src_dtype);
@@ -145,7 +146,7 @@ TEST_CASE("one launch flattens any number of tensors, scaled and cast as on the 
   for (const Dtype dtype : kAll) check_flatten(device, dtype, dtype, 1.0, 1);
 }
 
-TEST_CASE("what is added to a buffer is scaled and rounded as on the host") {
+TEST_CASE("values that are added to a buffer are scaled and rounded as on the host") {
   Device device;
   for (const Dtype src : kFloats) {
     for (const Dtype dst : kFloats) {
@@ -171,7 +172,7 @@ TEST_CASE("folds are the host's, bit by bit") {
   }
 }
 
-TEST_CASE("launches that make no sense are refused") {
+TEST_CASE("invalid launches are refused") {
   Device device;
   CopyPiecesArgs copy{nullptr, 1, static_cast<uint8_t>(Dtype::kI32), static_cast<uint8_t>(Dtype::kF32), 1.0};
   CHECK(device.runtime().copy_pieces(0, device.stream(), copy).code() == Code::kArg);
@@ -203,7 +204,7 @@ TEST_CASE("launches that make no sense are refused") {
   CHECK(device.runtime().select(0, device.stream(), select).code() == Code::kArg);
 }
 
-TEST_CASE("streams of Weft's own have the highest priority: none of the program's is in their way") {
+TEST_CASE("Weft's own streams have the highest priority, so the program's streams do not delay them") {
   Device device;
   int lowest = 0, highest = 0, priority = 1;
   REQUIRE(cudaDeviceGetStreamPriorityRange(&lowest, &highest) == cudaSuccess);

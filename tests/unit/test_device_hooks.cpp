@@ -1,5 +1,5 @@
-// The CUDA module's kernels for hooks and norms, compared bit by bit with their host twins: on the fake CUDA
-// here, and on a real GPU as tests/gpu.
+// The CUDA module's kernels for hooks and norms, compared bit by bit with their host counterparts: on the
+// fake CUDA here, and on a real GPU in tests/gpu.
 #include <cmath>
 #include <limits>
 #include <random>
@@ -15,7 +15,7 @@ using namespace weft::test;
 
 namespace {
 
-// Normal, of sizes that differ, with zeros of both signs and denormals.
+// Normally distributed values of different magnitudes, with zeros of both signs and denormals.
 std::vector<float> some_values(uint64_t count, uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
@@ -111,7 +111,7 @@ void check_squares(Device& device, const std::vector<float>& values, Dtype dtype
 
 void check_low_rank(Device& device, LowRank product, uint64_t rows, uint64_t columns, uint64_t rank,
                     uint64_t batch) {
-  // Matrices lie apart, in reverse order.
+  // The matrices lie apart, in reverse order.
   std::vector<uint64_t> offsets;
   for (uint64_t i = 0; i < batch; i++) offsets.push_back((batch - 1 - i) * (rows * columns + 5));
   std::vector<float> matrix = some_values(batch * (rows * columns + 5), 1);
@@ -138,7 +138,7 @@ void check_low_rank(Device& device, LowRank product, uint64_t rows, uint64_t col
 void check_orthonormal(Device& device, uint64_t rows, uint64_t rank, bool refill) {
   constexpr uint64_t kBatch = 3;
   std::vector<float> columns = some_values(kBatch * rows * rank, static_cast<uint32_t>(rows + rank));
-  // The second matrix has a column of zeros, the third one twice the same.
+  // The second matrix has a column of zeros, the third one two equal columns.
   std::fill_n(columns.begin() + static_cast<ptrdiff_t>(rows * rank), rows, 0.0f);
   if (rank > 1) {
     const auto third = columns.begin() + static_cast<ptrdiff_t>(2 * rows * rank);
@@ -189,7 +189,8 @@ void check_select(Device& device, const std::vector<float>& values, uint64_t tak
 
 }  // namespace
 
-TEST_CASE("codes, scales, residuals and decoded values are the host's, bit by bit, also where dice round") {
+TEST_CASE(
+    "codes, scales, residuals and decoded values are the host's, bit by bit, also with stochastic rounding") {
   Device device;
   for (const BlockCode code : {BlockCode::kInt8, BlockCode::kE4m3, BlockCode::kE5m2, BlockCode::kSign}) {
     for (const uint64_t count : {0, 1, 7, 16, 255, 256, 257, 1000, 5001}) {
@@ -210,7 +211,7 @@ TEST_CASE("codes, scales, residuals and decoded values are the host's, bit by bi
   }
 }
 
-TEST_CASE("sums of squares are the host's, bit by bit, and know what is not finite") {
+TEST_CASE("sums of squares are the host's, bit by bit, and detect values that are not finite") {
   Device device;
   for (const Dtype dtype : {Dtype::kF16, Dtype::kBf16, Dtype::kF32, Dtype::kF64}) {
     for (const uint64_t count : {0, 1, 31, 33, 1024, 1025, 9000, 300'000}) {
@@ -223,7 +224,7 @@ TEST_CASE("sums of squares are the host's, bit by bit, and know what is not fini
       check_squares(device, values, dtype);
     }
   }
-  // Squares that overflow, of finite values.
+  // Finite values whose squares overflow.
   std::vector<double> large(2000, 1e200);
   Values<double> src(large);
   Values<SquaresPart> parts(2);
@@ -295,7 +296,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("the largest values are selected as on the host: of equals the first, in the order of places") {
+TEST_CASE("the largest values are selected as on the host: of equal ones the first, in index order") {
   Device device;
   for (const uint64_t count : {0, 1, 10, 4096, 4097, 20'000}) {
     std::vector<float> values = some_values(count, static_cast<uint32_t>(count) + 1);

@@ -1,4 +1,4 @@
-// core/engine and core/callbacks: who polls, who sleeps, who is woken.
+// core/engine and core/callbacks: which thread polls, which sleeps, and which is woken.
 #include <atomic>
 #include <chrono>
 #include <climits>
@@ -15,7 +15,7 @@ using namespace weft;
 
 namespace {
 
-// Parked until `go`, then advances `steps` times, then parks again.
+// A task that is parked until `go`, then advances `steps` times, then parks again.
 class Counter final : public Task {
  public:
   explicit Counter(int steps) : left(steps) {}
@@ -31,7 +31,7 @@ class Counter final : public Task {
   std::atomic<int> polls{0};
 };
 
-// Throws as often as said.
+// A task that throws a given number of times.
 class Thrower final : public Task {
  public:
   Poll poll() override {
@@ -77,7 +77,7 @@ TEST_CASE("in thread mode a notified task advances by itself") {
   CHECK(task->left == 0);
 }
 
-TEST_CASE("a wait ends at its deadline, and a poll looks once") {
+TEST_CASE("a wait ends at its deadline, and a poll checks once") {
   SystemClock clock;
   Engine engine(clock, Engine::Mode::kCaller);
   const auto task = std::make_shared<Counter>(1);
@@ -88,7 +88,7 @@ TEST_CASE("a wait ends at its deadline, and a poll looks once") {
   CHECK(engine.wait([] { return true; }, Deadline::after(clock, -2, 0)));
 }
 
-TEST_CASE("a removed task is never polled again, whoever drives meanwhile") {
+TEST_CASE("a removed task is never polled again, whichever thread drives meanwhile") {
   SystemClock clock;
   Engine engine(clock, Engine::Mode::kThread);
   REQUIRE(engine.start({}).ok());
@@ -105,7 +105,7 @@ TEST_CASE("a removed task is never polled again, whoever drives meanwhile") {
   }
 }
 
-TEST_CASE("several threads wait for different things of one engine") {
+TEST_CASE("several threads wait for different conditions on one engine") {
   SystemClock clock;
   Engine engine(clock, Engine::Mode::kThread);
   REQUIRE(engine.start({}).ok());
@@ -152,7 +152,7 @@ TEST_CASE("a wait that ends with an exception leaves the work to the thread") {
   REQUIRE(engine.start({}).ok());
   int rounds = 0;
   const auto throws = [&]() -> bool {
-    if (++rounds == 1000) throw std::bad_alloc();  // when it keeps the thread asleep
+    if (++rounds == 1000) throw std::bad_alloc();  // an exception while the waiter keeps the thread asleep
     return false;
   };
   CHECK_THROWS_AS(engine.wait(throws, soon(clock)), std::bad_alloc);
@@ -176,7 +176,7 @@ TEST_CASE("callbacks run one at a time, in order, and drain waits for them") {
         if (running.fetch_add(1) != 0 || order != i || !Callbacks::inside()) wrong++;
         order++;
         SystemClock own;
-        if (i == 50) (void)callbacks.drain(own).ok();  // from inside: returns at once
+        if (i == 50) (void)callbacks.drain(own).ok();  // from inside a callback it returns at once
         running.fetch_sub(1);
       });
     }
@@ -187,9 +187,9 @@ TEST_CASE("callbacks run one at a time, in order, and drain waits for them") {
   }
 }
 
-TEST_CASE("work that another thread's poll left over is not forgotten by the waiter who goes") {
-  // The progress thread is inside a long poll, in which the waiter's work is done, and sleeps afterwards
-  // because there was a waiter: the waiter must wake it for the task that is left.
+TEST_CASE("a leaving waiter wakes the thread for work that another poll left over") {
+  // The progress thread is inside a long poll, in which the waiter's work completes. Then it sleeps, because
+  // a waiter was counted. The waiter must wake it for the remaining task.
   struct Long final : Task {
     void fail(const Status& /*why*/) noexcept override {}
     Poll poll() override {
@@ -220,7 +220,7 @@ TEST_CASE("work that another thread's poll left over is not forgotten by the wai
     int looks = 0;
     CHECK(engine.wait(
         [&] {
-          if (++looks == 100) task->release = true;  // by now the waiter is counted as one
+          if (++looks == 100) task->release = true;  // by now the waiter is counted
           return task->done.load();
         },
         soon(clock)));
@@ -231,8 +231,9 @@ TEST_CASE("work that another thread's poll left over is not forgotten by the wai
   }
 }
 
-TEST_CASE("work that came between a waiter's last look and its being counted is not forgotten") {
-  // The thread polls new work while the waiter becomes one, then yields to a waiter that never saw that work.
+TEST_CASE("work that arrives between a waiter's last poll and its registration is not lost") {
+  // The thread polls new work while the waiter becomes counted, then yields to the waiter, which never saw
+  // that work.
   struct Late final : Task {
     void fail(const Status& /*why*/) noexcept override {}
     Poll poll() override {
@@ -253,7 +254,7 @@ TEST_CASE("work that came between a waiter's last look and its being counted is 
     CHECK(engine.wait(
         [&] {
           looks++;
-          // Two looks a round: this is the second one of round 16, after the poll that found nothing.
+          // A round checks twice: this is the second check of round 16, after the poll that found nothing.
           if (looks == 34) {
             engine.add(late);
             while (!late->begun) std::this_thread::yield();
@@ -261,7 +262,7 @@ TEST_CASE("work that came between a waiter's last look and its being counted is 
           if (looks < 35) return false;
           late->release = true;
           while (late->polls == 0) std::this_thread::yield();
-          // Time for the thread to see that there is a waiter; none is needed for the test to pass.
+          // Gives the thread time to see the waiter; the test passes without it too.
           for (int i = 0; i < 1000; i++) std::this_thread::yield();
           return true;
         },
@@ -273,7 +274,7 @@ TEST_CASE("work that came between a waiter's last look and its being counted is 
   }
 }
 
-TEST_CASE("the thread that finds the drive lock taken is woken for what it could not poll") {
+TEST_CASE("a thread that finds the progress lock taken is woken for tasks that it could not poll") {
   struct Waiting final : Task {
     void fail(const Status& /*why*/) noexcept override {}
     Poll poll() override {
@@ -308,8 +309,8 @@ TEST_CASE("the thread that finds the drive lock taken is woken for what it could
   }
 }
 
-TEST_CASE("what comes while a waiter polls for the last time is not forgotten") {
-  // The thread is woken for it, finds the waiter polling, which has passed that task already, and sleeps.
+TEST_CASE("work that arrives during a waiter's last poll is not lost") {
+  // The thread is woken for the task, finds that the waiter polls and has already passed it, and sleeps.
   struct Early final : Task {
     void fail(const Status& /*why*/) noexcept override {}
     Poll poll() override {
@@ -325,7 +326,7 @@ TEST_CASE("what comes while a waiter polls for the last time is not forgotten") 
       if (done || std::this_thread::get_id() != waiter) return Poll::kParked;
       early.has_work = true;
       engine.notify();
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));  // while the thread looks
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));  // while the thread polls
       done = true;
       return Poll::kParked;
     }
@@ -349,8 +350,9 @@ TEST_CASE("what comes while a waiter polls for the last time is not forgotten") 
   }
 }
 
-TEST_CASE("what the thread was woken for while a waiter came to be counted is not forgotten") {
-  // The thread wakes late: it sees a waiter, who had looked before that came and goes without another look.
+TEST_CASE("work for which the thread was woken while a waiter registered is not lost") {
+  // The thread wakes late. It sees a waiter, which polled before the task arrived and leaves without another
+  // poll.
   struct LateClock final : Clock {
     uint64_t now_ns() override { return real.now_ns(); }
     void relax(uint32_t round) override { real.relax(round); }
@@ -386,7 +388,7 @@ TEST_CASE("what the thread was woken for while a waiter came to be counted is no
   CHECK(engine.wait(
       [&] {
         looks++;
-        // Two looks a round: this is the second one of round 16, after the poll that found nothing.
+        // A round checks twice: this is the second check of round 16, after the poll that found nothing.
         if (looks == 34) {
           clock.held = true;
           work->has_work = true;
@@ -425,12 +427,12 @@ TEST_CASE("a callback that does not return ends a drain by its deadline, and lat
   const Deadline deadline = soon(clock);
   while (!returned && !deadline.expired(clock)) std::this_thread::yield();
   CHECK(returned);
-  CHECK(after == 0);  // what had not begun never runs
+  CHECK(after == 0);  // callbacks that had not begun never run
 }
 
 namespace {
 
-// Counts questions; the answer is yes.
+// Counts calls of the interrupt callback, which returns yes.
 struct Interrupter {
   std::atomic<int> asked{0};
   static int32_t ask(void* user_data) {
@@ -454,7 +456,7 @@ TEST_CASE("an interrupt ends the waits of a call, but neither its settling nor a
     CHECK(!engine.wait(never, soon(clock)));
     CHECK(program.asked == 1);
     CHECK(Interrupt::status().code() == Code::kInterrupted);
-    // The same call waits no more, and asks no more.
+    // The same call neither waits nor asks again.
     CHECK(!engine.wait(never, Deadline::never()));
     const uint64_t start = clock.now_ns();
     CHECK(!engine.settle(never, Deadline::after(clock, 30, 0)));
@@ -470,7 +472,7 @@ TEST_CASE("an interrupt ends the waits of a call, but neither its settling nor a
   CHECK(program.asked == 1);
 }
 
-TEST_CASE("a wait whose every round advances can be interrupted") {
+TEST_CASE("a wait can be interrupted although every round makes progress") {
   SystemClock clock;
   Engine engine(clock, Engine::Mode::kCaller);
   const auto task = std::make_shared<Counter>(INT_MAX);

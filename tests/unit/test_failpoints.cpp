@@ -1,4 +1,4 @@
-// core/failpoints: what the text says, and what then happens at a place.
+// core/failpoints: parsing of the list, and the effects at a place.
 #include "core/failpoints.h"
 #include "support/catch.h"
 
@@ -21,7 +21,7 @@ bool fails(const FailPointsPtr& points, FailPlace place, uint64_t number, uint64
 
 }  // namespace
 
-TEST_CASE("nothing is set by an empty text") {
+TEST_CASE("an empty text sets no failpoint") {
   CHECK(parsed("") == nullptr);
   CHECK(parsed(" , ") == nullptr);
 }
@@ -44,7 +44,7 @@ TEST_CASE("a failpoint is hit at its place, number and stage, or at any") {
   CHECK(points->reach(FailPlace::kOperation, 7, 0, clock).text() == "failpoint operation@7=fail");
 }
 
-TEST_CASE("a delay takes its time") {
+TEST_CASE("a delay waits for its duration") {
   SystemClock clock;
   const uint64_t begin = clock.now_ns();
   CHECK(parsed("stage=delay:20")->reach(FailPlace::kStage, 1, 2, clock).ok());

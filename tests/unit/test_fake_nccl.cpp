@@ -1,4 +1,4 @@
-// The fake NCCL itself: that it does what is asked, later, and that it tells what is wrong.
+// Tests of the fake NCCL: it executes operations asynchronously, and reports misuse.
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
@@ -29,7 +29,7 @@ ncclResult_t settle(ncclComm_t comm) {
   return state;
 }
 
-// Two ranks that do not block, on devices of their own, with four floats each.
+// Two non-blocking ranks on devices of their own, with four floats each.
 class Pair {
  public:
   Pair() {
@@ -130,7 +130,7 @@ TEST_CASE("memory is registered on all ranks alike, and not freed before that en
   CHECK(told("ncclMemFree of what ncclMemAlloc did not give"));
 }
 
-TEST_CASE("messages of a group meet whatever their order") {
+TEST_CASE("messages of a group match in any order") {
   Pair pair;
   for (const int rank : {0, 1}) {
     Peer& peer = pair.peers[rank];
@@ -149,7 +149,7 @@ TEST_CASE("messages of a group meet whatever their order") {
   CHECK(std::string(fake_nccl_problems()).empty());
 }
 
-TEST_CASE("the fake tells what is wrong, and an abort ends what waits") {
+TEST_CASE("the fake reports misuse, and an abort ends waiting operations") {
   Pair pair;
   SECTION("ranks that call different things") {
     for (const int rank : {0, 1}) {

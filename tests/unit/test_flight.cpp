@@ -1,4 +1,4 @@
-// Flight records: what is written is read again, what is wrong is refused, and who is at fault.
+// Flight records: written records can be read, invalid ones are refused, and the rank at fault is found.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -21,7 +21,7 @@ CollectiveArgs all_reduce(uint64_t count) {
   return args;
 }
 
-// A lane that has run `finished` operations, and is in another one if it waits for somebody.
+// Returns a lane that has finished `finished` operations, and is in another one if it waits for ranks.
 FlightLane lane(uint32_t id, uint64_t finished, std::vector<int> waits_for = {}, uint64_t count = 8) {
   FlightLane lane;
   lane.key.id = id;
@@ -62,7 +62,7 @@ bool says(const std::string& text, const std::string& part) {
 
 }  // namespace
 
-TEST_CASE("a flight record that is written is read as it was") {
+TEST_CASE("a flight record can be written and read without change") {
   FlightRecord record =
       file(2, 3, {lane(0, 300, {0, 1}), lane(1, 2)}, failure(Code::kTimeout, Evidence::kDeadline, {0}))
           .record;
@@ -89,7 +89,7 @@ TEST_CASE("a flight record that is written is read as it was") {
   CHECK(read.record.lanes[1].step.launched == 3);
 }
 
-TEST_CASE("the record of very many lanes stays below its bound, and is read") {
+TEST_CASE("the record of very many lanes stays below its limit, and can be read") {
   FlightRecord record = file(0, 65536, {}).record;
   record.failure = failure(Code::kTimeout, Evidence::kDeadline, std::vector<int>(5000, 65535));
   FlightLane full = lane(0, 1000, std::vector<int>(60000, 65535));
@@ -102,7 +102,7 @@ TEST_CASE("the record of very many lanes stays below its bound, and is read") {
   CHECK(why(text) == "");
 }
 
-TEST_CASE("what is no flight record, or is inconsistent, is refused by name") {
+TEST_CASE("invalid or inconsistent flight records are refused by name") {
   const std::string good =
       flight_text(file(1, 3, {lane(0, 2, {0})}, failure(Code::kTimeout, Evidence::kDeadline, {0})).record);
   REQUIRE(why(good) == "");
@@ -130,7 +130,7 @@ TEST_CASE("what is no flight record, or is inconsistent, is refused by name") {
   CHECK(says(with("\"lanes\":[", "\"lanes\":7,\"more\":["), "lanes"));
 }
 
-TEST_CASE("a rank without a record that others saw dying is at fault") {
+TEST_CASE("a rank without a record is at fault if others saw it die") {
   const Status dead = failure(Code::kPeerFailed, Evidence::kProcess, {1});
   const Verdict verdict =
       judge({file(0, 3, {lane(0, 4, {1})}, dead), file(2, 3, {lane(0, 4, {0, 1})}, dead)});
@@ -139,7 +139,7 @@ TEST_CASE("a rank without a record that others saw dying is at fault") {
   CHECK(verdict.slot == 4);
 }
 
-TEST_CASE("the cause of a departure is believed before the departure") {
+TEST_CASE("the cause of a departure takes precedence over the departure") {
   const Verdict verdict =
       judge({file(0, 2, {lane(0, 4, {1})}, failure(Code::kPeerFailed, Evidence::kConnection, {1})),
              file(1, 2, {lane(0, 4)}, failure(Code::kHook, Evidence::kLocal, {1}))});
@@ -147,7 +147,7 @@ TEST_CASE("the cause of a departure is believed before the departure") {
   CHECK(verdict.ranks == std::vector<int>{1});
 }
 
-TEST_CASE("a minority that calls something else is at fault, of two both are") {
+TEST_CASE("a minority that makes a different call is at fault; of two ranks both are") {
   const Status differ = failure(Code::kMismatch, Evidence::kDescriptor, {2});
   const Verdict three = judge({file(0, 3, {lane(0, 4, {1})}, differ), file(1, 3, {lane(0, 4, {0})}, differ),
                                file(2, 3, {lane(0, 4, {0}, 9)}, differ)});
@@ -160,7 +160,7 @@ TEST_CASE("a minority that calls something else is at fault, of two both are") {
   CHECK(two.ranks == std::vector<int>{0, 1});
 }
 
-TEST_CASE("who waits is followed to the one that never came") {
+TEST_CASE("chains of waiting ranks are followed to the rank that never joined") {
   const Verdict verdict =
       judge({file(0, 4, {lane(0, 4, {3})}, failure(Code::kTimeout, Evidence::kDeadline, {3})),
              file(1, 4, {lane(0, 3)}), file(2, 4, {lane(0, 4, {1})}), file(3, 4, {lane(0, 4, {2})})});
@@ -170,7 +170,7 @@ TEST_CASE("who waits is followed to the one that never came") {
   CHECK(says(verdict.text, "never called it"));
 }
 
-TEST_CASE("ranks that make their calls in different orders are told so") {
+TEST_CASE("ranks that make their calls in different orders are reported") {
   const Verdict verdict =
       judge({file(0, 2, {lane(0, 4, {1}), lane(1, 2)}), file(1, 2, {lane(0, 4), lane(1, 2, {0})})});
   CHECK(verdict.cause == Verdict::Cause::kDeadlock);

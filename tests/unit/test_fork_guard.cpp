@@ -1,4 +1,4 @@
-// lib/core/fork_guard: a forked child is told apart, also where the kernel wipes no pages.
+// lib/core/fork_guard: detects a forked child, also if the kernel does not wipe pages.
 #include "core/fork_guard.h"
 
 #include <sys/mman.h>
@@ -18,7 +18,7 @@ namespace {
 std::atomic<bool> refuses{false};
 std::atomic<int> asked{0};
 
-// 0 where the child sees itself as forked, and the parent not.
+// Returns 0 if the child detects the fork and the parent does not.
 int forked_as_seen(const ForkGuard& guard) {
   if (guard.forked()) return 2;
   const pid_t child = ::fork();
@@ -30,7 +30,7 @@ int forked_as_seen(const ForkGuard& guard) {
 
 }  // namespace
 
-// A kernel, or a sandbox, that does not know MADV_WIPEONFORK.
+// Simulates a kernel or sandbox without MADV_WIPEONFORK.
 extern "C" int madvise(void* address, size_t size, int advice) noexcept {
   if (advice == MADV_WIPEONFORK) {
     asked++;
@@ -42,7 +42,7 @@ extern "C" int madvise(void* address, size_t size, int advice) noexcept {
   return static_cast<int>(::syscall(SYS_madvise, address, size, advice));
 }
 
-TEST_CASE("a forked child is told apart whether the kernel wipes pages at fork or refuses to") {
+TEST_CASE("a forked child is detected whether the kernel wipes pages at fork or refuses to") {
   for (const bool refused : {false, true}) {
     INFO("refused " << refused);
     refuses = refused;

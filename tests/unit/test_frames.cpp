@@ -1,4 +1,4 @@
-// lib/frames/transport: a link may complete frames from inside its own send, whichever frames they are.
+// lib/frames/transport: a link may complete any frames inside its own send call.
 #include <algorithm>
 #include <deque>
 #include <functional>
@@ -19,7 +19,7 @@ namespace {
 constexpr int kPeer = 1;
 constexpr uint64_t kPiece = 1024;
 
-// Keeps every frame until the test completes it.
+// A link that keeps every frame until the test completes it.
 class KeepingLink final : public Link {
  public:
   Status open(LinkEvents& events, Bytes*) override {
@@ -55,12 +55,12 @@ class KeepingLink final : public Link {
     kept_.pop_front();
     events_->sent(*lent, {});
   }
-  // All of them, the newest first: the one that is being sent, then those before it.
+  // Completes all frames, the newest first: the frame that is being sent, then earlier ones.
   void complete_all() {
     std::reverse(kept_.begin(), kept_.end());
     while (!kept_.empty()) complete_oldest();
   }
-  // Of one message.
+  // Completes the frames of one message.
   void complete_of(const Message& message) {
     std::vector<Lent*> found;
     for (Lent* lent : kept_) {
@@ -96,7 +96,7 @@ struct Rig {
   void send(Message* message, uint64_t pieces) {
     transport->send(kPeer, {++slot, 0, 0}, {}, bytes.data(), pieces * kPiece, message);
   }
-  // Everything is done within a bounded number of rounds.
+  // Expects all messages to complete within a bounded number of rounds.
   void finish(const std::vector<Message*>& messages) {
     for (int round = 0; round < 1000; round++) {
       link->may_complete = 1;
@@ -148,7 +148,7 @@ TEST_CASE("a link that completes the frame it is given inside send completes its
 
 namespace {
 
-// A program's transport, and who hears of it and has no memory.
+// A program's transport, and an event receiver that is out of memory.
 struct Throws final : LinkEvents {
   void heard(ByteView, ByteView) override { throw std::bad_alloc(); }
   void sent(Lent&, const Status&) override {}
@@ -157,12 +157,12 @@ struct Throws final : LinkEvents {
 
 struct OwnTransport {
   weft_transport_events events{};
-  bool returned = false;  // its own frames were left as C leaves them
+  bool returned = false;  // its callback returned normally
 };
 
 }  // namespace
 
-TEST_CASE("what is thrown in an event passes a program's transport by, and reaches who called it") {
+TEST_CASE("an exception in an event does not unwind a program's transport, and reaches the caller") {
   OwnTransport own;
   weft_transport table = WEFT_TRANSPORT_INIT;
   table.name = "own";

@@ -1,5 +1,5 @@
-// lib/rendezvous/heartbeat and the control thread's use of it: who is silent is condemned within the budget,
-// who computes, was paused or has left is not.
+// lib/rendezvous/heartbeat, and its use by the control thread. A silent rank is reported as lost within the
+// budget; a rank that computes, was paused or has left is not.
 #include "rendezvous/heartbeat.h"
 
 #include <sys/wait.h>
@@ -13,8 +13,8 @@ using namespace weft::test;
 
 namespace {
 
-constexpr int64_t kShort = 300;      // a budget for those who are to be condemned
-constexpr int64_t kGenerous = 1000;  // and for those who are not, on a machine that is busy
+constexpr int64_t kShort = 300;      // a budget for ranks that are to be reported as lost
+constexpr int64_t kGenerous = 1000;  // a budget for ranks that are not, on a busy machine
 constexpr uint64_t kMs = 1'000'000;
 
 Wiring near(int64_t heartbeat_ms) {
@@ -32,8 +32,9 @@ void check_condemned(const Status& why, int rank) {
   CHECK(why.text().find(cat("nothing was heard from rank ", rank)) != std::string::npos);
 }
 
-// A rank in a process of its own. It says 'b' when it has begun; when it loses rank `watched`, 'h' if a
-// heartbeat is the evidence, 'r' if it is told that it was missed itself, 'c' if there is another reason.
+// A rank in a process of its own. It writes 'b' when it has begun. When it loses rank `watched`, it writes
+// 'h' if a heartbeat is the evidence, 'r' if it got a report that it was missed itself, 'c' for any other
+// reason.
 class Child {
  public:
   Child(const std::string& store, int rank, const Wiring& wiring, int watched = 0, bool with_child = false) {
@@ -67,7 +68,7 @@ class Child {
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
 
-  // What it says next; 0: nothing for so long.
+  // Returns its next character; 0 if none comes in time.
   char next(int ms = static_cast<int>(kPlenty)) {
     pollfd ready{told_[0], POLLIN, 0};
     char byte = 0;
@@ -89,7 +90,7 @@ class Child {
 
 }  // namespace
 
-TEST_CASE("signs of life are due five times in a budget, and silence counts from what was heard last") {
+TEST_CASE("heartbeats are due five times a budget, and silence counts from the last received message") {
   Heartbeat heartbeat(1000);
   CHECK(heartbeat.beat(50 * kMs));
   CHECK(!heartbeat.beat(249 * kMs));
@@ -101,7 +102,7 @@ TEST_CASE("signs of life are due five times in a budget, and silence counts from
   CHECK(heartbeat.missed_at(100 * kMs).ns() == 1100 * kMs);
 }
 
-TEST_CASE("time in which the judge did not run is nobody's silence") {
+TEST_CASE("time in which the checking rank did not run does not count as silence") {
   const Heartbeat heartbeat(1000);
   const Deadline planned = Deadline::at(500 * kMs);
   CHECK(heartbeat.own_pause_ns(planned, 400 * kMs) == 0);
@@ -123,7 +124,7 @@ TEST_CASE("without a budget nothing is due and nobody is missed") {
   }
 }
 
-TEST_CASE("a link that is silent or drips condemns the rank behind it, on both sides") {
+TEST_CASE("on a link that is silent or drips, both ranks report each other as lost") {
   for (const Relay::Mode mode : {Relay::Mode::kSilent, Relay::Mode::kDrip}) {
     Relay relay;
     Meshes meshes = form_all({far(kGenerous), far(kGenerous, &relay), far(kGenerous)});
@@ -139,10 +140,10 @@ TEST_CASE("a link that is silent or drips condemns the rank behind it, on both s
   }
 }
 
-TEST_CASE("a link that resets or half-closes tells both sides at once") {
+TEST_CASE("both sides of a link detect a reset or half-close at once") {
   for (const Relay::Mode mode : {Relay::Mode::kReset, Relay::Mode::kHalfClosed}) {
     Relay relay;
-    // A budget that does not pass during the test.
+    // A budget that does not expire during the test.
     Meshes meshes = form_all({far(10 * kPlenty), far(10 * kPlenty, &relay)});
     std::vector<Witness> witnesses(2);
     for (size_t r = 0; r < 2; r++) meshes[r]->start(&witnesses[r]);
@@ -155,7 +156,7 @@ TEST_CASE("a link that resets or half-closes tells both sides at once") {
   }
 }
 
-TEST_CASE("the smallest budget of all ranks counts for all") {
+TEST_CASE("the smallest budget of all ranks applies to all") {
   Relay relay;
   Meshes meshes = form_all({far(-1), far(kShort, &relay), far(10 * kPlenty)});
   Witness witness;
@@ -165,27 +166,27 @@ TEST_CASE("the smallest budget of all ranks counts for all") {
   meshes[0]->stop();
 }
 
-TEST_CASE("ranks that say nothing of their own accord hear each other for many budgets") {
+TEST_CASE("ranks that send nothing else keep each other alive by heartbeats for many budgets") {
   Meshes meshes = form_all({near(kGenerous), near(kGenerous), near(kGenerous)});
   Witness witness, other;
   meshes[0]->start(&witness);
-  meshes[1]->start(&other);  // rank 2 still forms
+  meshes[1]->start(&other);  // rank 2 is still in its setup
   CHECK(witness.all_is_well(3 * kGenerous));
   CHECK(other.lost_count() == 0);
   for (auto& mesh : meshes) mesh->stop();
 }
 
-TEST_CASE("who has said farewell is not missed") {
+TEST_CASE("a rank that has said goodbye is not reported as lost") {
   Meshes meshes = form_all({near(kGenerous), near(kGenerous)});
   Witness witness;
   meshes[0]->start(&witness);
-  meshes[1]->leave();  // and says nothing any more
+  meshes[1]->leave();  // it sends nothing any more
   CHECK(witness.left(1));
   CHECK(witness.all_is_well(4 * kGenerous));
   meshes[0]->stop();
 }
 
-TEST_CASE("a stopped process is condemned, and learns it when it goes on, blaming nobody") {
+TEST_CASE("a stopped process is reported as lost, and gets that error itself when it continues") {
   const std::string store = unique_store();
   Child child(store, 1, near(kShort));
   std::unique_ptr<SocketMesh> mesh;
@@ -201,7 +202,7 @@ TEST_CASE("a stopped process is condemned, and learns it when it goes on, blamin
   mesh->stop();
 }
 
-TEST_CASE("ranks that are paused together, for longer than the budget, condemn nobody") {
+TEST_CASE("ranks that are paused together for longer than the budget report no rank as lost") {
   const std::string store = unique_store();
   Child first(store, 0, near(kGenerous), 1), second(store, 1, near(kGenerous));
   for (Child* child : {&first, &second}) REQUIRE(child->next() == 'b');
@@ -213,7 +214,7 @@ TEST_CASE("ranks that are paused together, for longer than the budget, condemn n
   CHECK(second.next(0) == 0);
 }
 
-TEST_CASE("a killed process on another host whose forked child holds the connection is found all the same") {
+TEST_CASE("a killed process on another host is detected although its forked child holds the connection") {
   const std::string store = unique_store();
   Child child(store, 1, far(kShort), 0, true);
   std::unique_ptr<SocketMesh> mesh;

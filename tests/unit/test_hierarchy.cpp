@@ -1,4 +1,4 @@
-// lib/coll/hierarchical: who shares a host, and all-gathers among the ranks of one.
+// lib/coll/hierarchical: which ranks share a host, and all-gathers among the ranks of one host.
 #include <map>
 #include <mutex>
 #include <thread>
@@ -46,7 +46,7 @@ TEST_CASE("ranks are grouped by host however they are placed") {
   CHECK_FALSE(turns.shares_host(2));
 }
 
-TEST_CASE("on uneven hosts the leaders alone communicate across") {
+TEST_CASE("with uneven hosts only the leaders communicate between hosts") {
   const std::vector<int> hosts = {0, 1, 0, 2, 0};
   const Grouping leader = grouping_of(0, hosts);
   CHECK_FALSE(leader.even);
@@ -66,7 +66,8 @@ TEST_CASE("ranks that do not see the same neighbours are named") {
   CHECK_FALSE(group_ranks(1, near, &grouping).ok());
 }
 
-TEST_CASE("hosts that need another number of all-gathers finish together, and a failure is told inside") {
+TEST_CASE(
+    "hosts that need different numbers of all-gathers finish together, and report a failure inside") {
   SystemClock clock;
   clock.set_crowded(true);
   ThreadGroup group(4, clock);
@@ -80,7 +81,7 @@ TEST_CASE("hosts that need another number of all-gathers finish together, and a 
       const std::unique_ptr<Exchange> all = group.exchange(r);
       LocalExchange local(*all, members);
       const Deadline deadline = Deadline::after(clock, 10'000, 0);
-      // Ranks 0 and 2 need three, rank 1 as well, rank 3 gives up after one.
+      // Ranks 0, 1 and 2 need three all-gathers; rank 3 gives up after one.
       const int rounds = r == 3 ? 1 : 3;
       for (int i = 0; i < rounds && seen[at].ok(); i++) {
         std::vector<Bytes> answers;
@@ -101,7 +102,7 @@ TEST_CASE("hosts that need another number of all-gathers finish together, and a 
 
 namespace {
 
-// Remembers whom it was asked to send to, and completes what is sent to others than `stuck`.
+// A transport that records the destinations of messages, and completes all sends except those to `stuck`.
 class Outbox final : public Transport {
  public:
   explicit Outbox(int stuck) : stuck_(stuck) {}
@@ -122,7 +123,7 @@ class Outbox final : public Transport {
   const int stuck_;
 };
 
-// Time passes with every look.
+// Each reading advances the time.
 class LookingClock final : public Clock {
  public:
   uint64_t now_ns() override { return now_ += 100'000'000; }
@@ -136,7 +137,7 @@ class LookingClock final : public Clock {
 
 }  // namespace
 
-TEST_CASE("a rank that takes no notes keeps no other one from hearing who waits") {
+TEST_CASE("a rank without wait notes does not keep other ranks from receiving them") {
   Outbox transport(1);
   LookingClock clock;
   RollCall roll_call(transport, clock, 0, 4);
@@ -152,7 +153,7 @@ TEST_CASE("a rank that takes no notes keeps no other one from hearing who waits"
 
 namespace {
 
-// Ends each stage at once, as it is told to; a device may still be at work then.
+// A lane that ends each stage at once, as the test says. A device may still be at work then.
 class Stage final : public CollectiveLane {
  public:
   struct Seen {
@@ -178,7 +179,7 @@ class Stage final : public CollectiveLane {
 
 }  // namespace
 
-TEST_CASE("what fails between hosts ends once the devices inside have let go") {
+TEST_CASE("an operation that fails between hosts ends once the devices inside have finished") {
   const Grouping grouping = grouping_of(0, {0, 1});
   SystemClock clock;
   Outbox transport(-1);
@@ -210,7 +211,7 @@ TEST_CASE("what fails between hosts ends once the devices inside have let go") {
   }
 }
 
-TEST_CASE("WEFT_SHM_NODES has a number for every rank, or is one") {
+TEST_CASE("WEFT_SHM_NODES has a number for every rank, or is a single number") {
   int node = 0;
   CHECK((parse_nodes("", 1, 2, &node).ok() && node == -1));
   CHECK((parse_nodes("4,0,4", 2, 3, &node).ok() && node == 4));

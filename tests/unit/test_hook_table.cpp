@@ -1,4 +1,4 @@
-// lib/core/hook_table and stage_gate: a user's function table as a hook, and stages that complete later.
+// lib/core/hook_table and stage_gate: a program's function table as a hook, and stages that complete later.
 #include <cstring>
 #include <memory>
 #include <string>

@@ -1,4 +1,4 @@
-// Hooks that feed nothing back: noop, post_local_sgd, fp16 and bf16, alone and around others; options;
+// Hooks without error feedback: noop, post_local_sgd, fp16 and bf16, alone and around other hooks; options;
 // optional collectives.
 #include "hooks_rig.h"
 
@@ -53,12 +53,12 @@ TEST_CASE("a cast around all-reduce is the cast itself, and casts keep every dty
     CHECK(same_results(plain, train(model, around(name, "allreduce"), training)));
     CHECK(largest_error(training, plain, 0) < 0.04);
     CHECK_FALSE(same_results(plain, train(model, made("allreduce"), training)));
-    // What is cast to bf16 inside fp16 has the precision of bf16, and is still the mean.
+    // A cast to bf16 inside fp16 has the precision of bf16, and the result is still the mean.
     CHECK(largest_error(training, train(model, around(name, "bf16"), training), 0) < 0.08);
   }
 }
 
-TEST_CASE("a gradient that only its mean fits into f16 does not overflow, unless DDP's order is wished") {
+TEST_CASE("a gradient of which only the mean fits into f16 does not overflow, unless DDP's order is chosen") {
   const Model model({{"a", {100}}});
   Training training;
   training.ranks = 4;
@@ -77,7 +77,8 @@ TEST_CASE("a gradient arrives through fp16 down to half the smallest f16 times t
     INFO(ranks << " ranks");
     Training training;
     training.ranks = ranks;
-    // Multiples of what the mean can be, alike on all ranks; at the end what is just above and just below.
+    // Multiples of the smallest result, equal on all ranks; the last two lie just above and just below half
+    // of it.
     training.value = [=](uint64_t, int, size_t, uint64_t element) {
       const double k = element < 998 ? static_cast<double>(element) : element == 998 ? 0.51 : 0.49;
       return k * kSmallest * ranks;
@@ -91,7 +92,7 @@ TEST_CASE("a gradient arrives through fp16 down to half the smallest f16 times t
   }
 }
 
-TEST_CASE("infinities and NaN arrive through casts") {
+TEST_CASE("infinities and NaN are preserved by casts") {
   const Model model({{"a", {70}}, {"b", {5}}});
   const double inf = std::numeric_limits<double>::infinity();
   Training training;
@@ -129,13 +130,13 @@ TEST_CASE("noop leaves every rank its own gradients") {
   }
 }
 
-TEST_CASE("what a hook inside a cast leaves to its rank is not divided") {
+TEST_CASE("gradients that a hook inside a cast leaves unreduced are not divided") {
   const Model model(layers());
   Training training;
   training.ranks = 3;
   training.steps = 4;
   training.value = [](uint64_t step, int rank, size_t param, uint64_t element) {
-    return value(step, rank, param, element);  // whole numbers that 16 bits hold
+    return value(step, rank, param, element);  // whole numbers that 16 bits represent
   };
   for (const char* const cast : {"fp16", "bf16"}) {
     for (const bool noop : {true, false}) {
@@ -158,7 +159,7 @@ TEST_CASE("what a hook inside a cast leaves to its rank is not divided") {
   }
 }
 
-TEST_CASE("gradients that post_local_sgd leaves to their rank are divided by its micro-batches") {
+TEST_CASE("gradients that post_local_sgd leaves unreduced are divided by the rank's micro-batches") {
   const Model model(mixed_params());
   Training training;
   training.ranks = 3;
@@ -181,7 +182,7 @@ TEST_CASE("gradients that post_local_sgd leaves to their rank are divided by its
   }
 }
 
-TEST_CASE("what is wrong with a hook's name or options is said") {
+TEST_CASE("an invalid hook name or option is refused with the reason") {
   std::shared_ptr<Hook> hook, inner;
   CHECK(has(built_in("fp17", "", &hook).text(), "there is no hook \"fp17\"; there are "));
   CHECK(has(built_in("fp16", "order=up", &hook).text(),
@@ -196,7 +197,7 @@ TEST_CASE("what is wrong with a hook's name or options is said") {
   CHECK(hook->name() == "fp16(order=scale_first)[bf16(order=ddp)[allreduce]]");
 }
 
-TEST_CASE("hooks that compute refuse gradients that are no floats, by name") {
+TEST_CASE("hooks that compute refuse non-float gradients by name") {
   weft_bucket_param param{};
   param.name = "counts";
   param.count = 10;
@@ -218,7 +219,7 @@ TEST_CASE("hooks that compute refuse gradients that are no floats, by name") {
   }
 }
 
-TEST_CASE("ranks that want different options of a hook learn both") {
+TEST_CASE("different hook options on ranks are an error that names both") {
   const Model model({{"a", {10}}});
   const auto failures = run_ranks(2, [&](Rank& self) {
     std::shared_ptr<Hook> hook;
@@ -235,7 +236,7 @@ TEST_CASE("ranks that want different options of a hook learn both") {
 
 namespace {
 
-// In even steps the first of two all-reduces runs, in odd ones the second; `stubborn` never leaves one out.
+// Even steps run the first of two all-reduces, odd steps the second; `stubborn` never leaves one out.
 class Alternating final : public Hook {
  public:
   explicit Alternating(bool stubborn) : stubborn_(stubborn) {}
@@ -263,7 +264,7 @@ class Alternating final : public Hook {
 
 }  // namespace
 
-TEST_CASE("an optional collective runs in the steps in which its stage wants it") {
+TEST_CASE("an optional collective runs in the steps in which its stage requests it") {
   const Model model(layers());
   Training training;
   training.ranks = 3;
@@ -279,7 +280,7 @@ TEST_CASE("an optional collective runs in the steps in which its stage wants it"
   for (uint64_t step = 0; step < 4; step++) CHECK(results[step][1][0][0] == (step % 2 == 0 ? 3.0 : 1.0));
 }
 
-TEST_CASE("a rank that leaves out what the others run fails the step by name") {
+TEST_CASE("a rank that skips a collective that the others run fails the step by name") {
   const Model model({{"a", {10}}, {"b", {10}}});
   const auto failures = run_ranks(2, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;

@@ -1,5 +1,5 @@
-// Hooks that lose something and feed it back: int8, fp8, onebit, topk, randomk; and quantize, which does not.
-// Against what each may lose, and against the mean over many steps.
+// Lossy hooks with error feedback (int8, fp8, onebit, topk, randomk), and quantize, which has none. Results
+// are compared with each hook's allowed loss, and with the mean over many steps.
 #include "hooks_rig.h"
 
 using namespace weft;
@@ -14,10 +14,10 @@ MakeHook made(const std::string& name, const std::string& options = "") {
 struct Named {
   const char* name;
   const char* options;
-  double loss;  // the largest error of a step, of gradients within (-1, 1)
+  double loss;  // the largest error of a step, for gradients within (-1, 1)
 };
 
-// Two roundings: of what is sent, and of the sum.
+// Two roundings: of the sent values, and of the sum.
 constexpr Named kHooks[] = {{"int8", "", 1.0 / 127},
                             {"int8", "rounding=stochastic seed=5", 2.0 / 127},
                             {"int8", "feedback=0", 1.0 / 127},
@@ -49,7 +49,7 @@ TEST_CASE("a compressed mean is within what its codes can lose, the same bits on
   }
 }
 
-TEST_CASE("codes travel as an all-reduce does, and not as everybody's copy to everybody") {
+TEST_CASE("codes are communicated as in an all-reduce, not as an all-gather of every rank's codes") {
   struct Sent {
     const char* name;
     const char* options;
@@ -94,7 +94,7 @@ TEST_CASE("compression keeps every dtype") {
   }
 }
 
-TEST_CASE("with feedback the sum over many steps is that of the gradients, without it is not") {
+TEST_CASE("with feedback the sum over many steps equals that of the gradients, without it does not") {
   const Model model({{"a", {31, 23}}, {"b", {7}}});
   constexpr uint64_t kSteps = 60;
   for (const Named& hook : kHooks) {
@@ -116,12 +116,12 @@ TEST_CASE("with feedback the sum over many steps is that of the gradients, witho
         largest = std::max(largest, std::fabs(sum / kSteps - mean_of(training, 0, i, k)));
       }
     }
-    // What is kept stays bounded, so its share falls with the steps.
+    // The error memory stays bounded, so its share of the sum falls with the steps.
     CHECK(largest < std::max(hook.loss * 6 / kSteps, 1e-6) + 0.12 * (hook.loss > 0.5));
   }
 }
 
-TEST_CASE("what is encoded piece by piece arrives, and its errors are fed back, where they belong") {
+TEST_CASE("pieces that are encoded one by one and their errors end up at their own elements") {
   const Model model({{"a", {70001}}, {"b", {5}}, {"c", {90000}}});  // slices of several pieces
   constexpr uint64_t kSteps = 8;
   for (const char* name : {"int8", "fp8"}) {
@@ -151,7 +151,7 @@ TEST_CASE("what is encoded piece by piece arrives, and its errors are fed back, 
   }
 }
 
-TEST_CASE("zeros stay zeros, and sizes 0 and 1 are nothing special") {
+TEST_CASE("zeros stay zeros, and sizes 0 and 1 work") {
   const Model model({{"a", {}}, {"none", {0}}, {"b", {300}}});
   for (const Named& hook : kHooks) {
     INFO(hook.name << " " << hook.options);
@@ -167,7 +167,7 @@ TEST_CASE("zeros stay zeros, and sizes 0 and 1 are nothing special") {
   }
 }
 
-TEST_CASE("infinities and NaN arrive through compression, and are gone in the next step") {
+TEST_CASE("infinities and NaN pass through compression, and are gone in the next step") {
   const Model model({{"a", {2000}}});
   for (const double bad : {std::numeric_limits<double>::infinity(), std::nan("")}) {
     for (const Named& hook : kHooks) {

@@ -1,4 +1,4 @@
-// The error memory of hooks with error feedback: its size beside the gradient, the warning when it
+// The error memory of hooks with error feedback: its size compared with the gradient, the warning when it
 // keeps growing, and rescue=1, which sends such a bucket uncompressed until it has recovered.
 #include <mutex>
 
@@ -23,12 +23,12 @@ double norm(const std::vector<float>& values) {
 
 using Gradient = double (*)(uint64_t step, int rank, uint64_t element);
 
-// Of every element alike, and so large that a hook which sends few of them needs hundreds of steps.
+// All elements are similar, and so large that a hook that sends few of them needs hundreds of steps.
 double dense(uint64_t step, int rank, uint64_t element) {
   return 1 + noise(step, rank, 0, element) / 8;
 }
-// Each rank's own, the same in every step: DistributedDataParallel's feedback adds up the
-// difference from the mean.
+// Each rank has different values, the same in every step. DistributedDataParallel's feedback accumulates
+// their difference from the mean.
 double different(uint64_t /*step*/, int rank, uint64_t element) {
   return noise(0, rank, 0, element);
 }
@@ -67,7 +67,7 @@ TEST_CASE("a hook with error feedback reports the norm of its error memory over 
                               {"powersgd", "start=2 rank=1 feedback=ddp"},
                               {"batched_powersgd", "start=2 rank=1"}};
   for (const auto& [name, options] : kHooks) {
-    for (const int64_t rows : {20, 300}) {  // of the larger one a sample is measured
+    for (const int64_t rows : {20, 300}) {  // the larger one is measured by a sample
       INFO(name << " " << options << ", " << rows << " rows");
       Simulation ranks(name, options, {rows, 400});
       for (uint64_t step = 0; step < 5; step++) {
@@ -96,7 +96,7 @@ TEST_CASE("hooks without error feedback report no error memory") {
   }
 }
 
-TEST_CASE("an error memory that keeps growing is noticed, one that converges is not", "[host]") {
+TEST_CASE("an error memory that keeps growing is reported, one that converges is not", "[host]") {
   for (const auto& [name, options, gradient] : kGrowing) {
     INFO(name << " " << options);
     Simulation ranks(name, options, {64, 64});
@@ -122,7 +122,7 @@ TEST_CASE("an error memory that keeps growing is noticed, one that converges is 
   }
 }
 
-TEST_CASE("with rescue=1 a bucket goes uncompressed until its memory has recovered, and loses nothing",
+TEST_CASE("with rescue=1 a bucket is sent uncompressed until its memory has recovered, and loses nothing",
           "[host]") {
   for (const auto& [name, options, gradient] : kGrowing) {
     INFO(name << " " << options);
@@ -165,7 +165,7 @@ TEST_CASE("with rescue=1 a bucket goes uncompressed until its memory has recover
   }
 }
 
-TEST_CASE("a hook that is saved during a rescue goes on with the same bits", "[host]") {
+TEST_CASE("a hook that is saved during a rescue continues with the same bits", "[host]") {
   for (const auto& [name, options, gradient] : kGrowing) {
     INFO(name << " " << options);
     const std::string with = options + std::string(" rescue=1");
@@ -205,7 +205,7 @@ TEST_CASE("rescue=1 without error feedback is refused") {
   }
 }
 
-TEST_CASE("all ranks go uncompressed when the memory of one keeps growing, in every bucket for itself") {
+TEST_CASE("all ranks send a bucket uncompressed if its error memory keeps growing on one of them") {
   const Model model({{"steady", {10}}, {"grows", {64, 64}}});
   for (const char* const cast : {"", "bf16"}) {
     INFO(cast);

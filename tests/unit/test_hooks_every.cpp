@@ -1,5 +1,5 @@
-// What holds of every built-in hook, alone and inside each cast: buckets of any size, views, what cannot be
-// sent as it is, the step's divisor, and two reducers.
+// Properties of every built-in hook, alone and inside each cast: buckets of any size, views, values that
+// cannot be represented, the step's divisor, and two reducers.
 #include <set>
 #include <sstream>
 
@@ -13,7 +13,7 @@ namespace {
 struct Named {
   const char* name;
   const char* options;
-  const char* whole;  // options with which gradients that are all alike arrive as they are
+  const char* whole;  // options that reduce gradients of equal elements without loss
   bool sends = true;  // all ranks have the same results
 };
 
@@ -48,7 +48,7 @@ MakeHook made(const std::string& name, const std::string& options, const std::st
   };
 }
 
-// Each hook alone and inside each cast: body(hook, how it is made).
+// Runs body(hook, how it is created) for each hook, alone and inside each cast.
 template <class Body>
 void each_hook(const char* Named::* options, Body&& body) {
   for (const Named& hook : kHooks) {
@@ -62,7 +62,7 @@ void each_hook(const char* Named::* options, Body&& body) {
 
 }  // namespace
 
-TEST_CASE("this file knows every built-in hook") {
+TEST_CASE("this file lists every built-in hook") {
   std::set<std::string> here, there;
   for (const Named& hook : kHooks) here.insert(hook.name);
   std::istringstream names(Registry::hook_names());
@@ -70,7 +70,7 @@ TEST_CASE("this file knows every built-in hook") {
   CHECK(here == there);
 }
 
-TEST_CASE("every hook takes buckets of nothing, of one value and of a few, in copies and in views alike") {
+TEST_CASE("every hook accepts buckets of no, one and a few values, in copy and in view mode") {
   const Model model({{"scalar", {}}, {"none", {0, 4}}, {"few", {3}}, {"one", {1, 1}}, {"matrix", {9, 14}}});
   each_hook(&Named::options, [&](const Named& hook, const MakeHook& make) {
     Training training;
@@ -120,7 +120,7 @@ TEST_CASE("every hook takes buckets of nothing, of one value and of a few, in co
   });
 }
 
-TEST_CASE("infinities and NaN arrive through every hook, and are gone in the next step") {
+TEST_CASE("infinities and NaN pass through every hook, and are gone in the next step") {
   const Model model({{"matrix", {40, 30}}, {"vector", {70}}});
   each_hook(&Named::options, [&](const Named& hook, const MakeHook& make) {
     for (const double bad : {std::numeric_limits<double>::infinity(), std::nan("")}) {
@@ -142,7 +142,7 @@ TEST_CASE("infinities and NaN arrive through every hook, and are gone in the nex
   });
 }
 
-TEST_CASE("every hook divides by the step's divisor, whoever has data and whatever it weighs") {
+TEST_CASE("every hook divides by the step's divisor, whichever ranks have data and whatever their weights") {
   const Model model({{"matrix", {20, 30}}, {"vector", {70}}});
   constexpr double kValues[] = {1, 2, 4}, kWeights[] = {3, 1, 2};
   each_hook(&Named::whole, [&](const Named& hook, const MakeHook& make) {
@@ -195,7 +195,7 @@ TEST_CASE("every hook divides by the step's divisor, whoever has data and whatev
   });
 }
 
-TEST_CASE("a hook that two reducers share remembers for each of them what a hook of its own would") {
+TEST_CASE("a hook that two reducers share keeps separate state for each") {
   const Model first({{"a", {20, 30}}, {"b", {70}}}), second({{"c", {20, 30}}, {"d", {300}}, {"e", {6, 40}}});
   for (const Named& hook : kHooks) {
     INFO(hook.name << " " << hook.options);

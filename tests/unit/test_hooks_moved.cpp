@@ -1,5 +1,6 @@
-// Hooks that remember, in a reducer that moves to another communicator or to other buckets: what
-// docs/hooks.md says is kept is kept to the bit, as in a run that never moved and began with what is kept.
+// Hooks with state, in a reducer that moves to another communicator or to other buckets. State that
+// docs/hooks.md lists as carried over is carried over to the bit: results equal those of a run that begins
+// with that state.
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -16,7 +17,7 @@ struct Remembers {
   const char* name;
   const char* options;
   bool feeds_back = true;
-  bool any_buckets = false;  // its results do not depend on the buckets, either
+  bool any_buckets = false;  // results do not depend on the buckets either
 };
 
 constexpr Remembers kHooks[] = {
@@ -42,7 +43,7 @@ constexpr uint64_t kBefore = 5, kAfter = 4;  // steps
 // Every rank's hook, as bytes.
 using States = std::vector<Bytes>;
 
-// The same state without what was not sent, by the format in docs/hooks.md.
+// Returns the state without the error memory, by the format in docs/hooks.md.
 Bytes without_errors(const Bytes& state) {
   ByteReader reader(state);
   ByteWriter writer;
@@ -65,7 +66,7 @@ Bytes without_errors(const Bytes& state) {
   return writer.take();
 }
 
-// A rank that trains: the values of its gradients are those of `number`, whatever its rank is.
+// A rank that trains. Its gradient values are those of `number`, whatever its rank is.
 class Trainee {
  public:
   Trainee(Rank& self, const Model& model, int number)
@@ -81,10 +82,10 @@ class Trainee {
     options.bucket_limits = plan == nullptr ? &limit : nullptr;
     options.bucket_limit_count = plan == nullptr ? 1 : 0;
     options.plan = plan;
-    options.flags = WEFT_REDUCER_KEEP_PLAN;  // the test says when buckets change
+    options.flags = WEFT_REDUCER_KEEP_PLAN;  // the test decides when buckets change
     self_.expect(Reducer::create(self_.comm, Status(), options, hook_, &reducer_), "create");
   }
-  // Results go to [step - first] of `results`.
+  // Stores results at [step - first] of `results`.
   void train(uint64_t first, uint64_t steps, size_t rank, Results* results) {
     for (uint64_t step = first; step < first + steps && reducer_; step++) {
       for (size_t i = 0; i < model_.size(); i++) {
@@ -146,7 +147,7 @@ Run moves_to(const Model& model, const Remembers& hook, const std::vector<int>& 
   return run;
 }
 
-// The same steps over a communicator that was never another one.
+// Runs the same steps on one communicator from the start.
 Run begins_with(const Model& model, const Remembers& hook, const std::vector<int>& members,
                 const States& states, const weft_plan* plan = nullptr) {
   Run run(members.size());
@@ -163,7 +164,7 @@ Run begins_with(const Model& model, const Remembers& hook, const std::vector<int
 
 }  // namespace
 
-TEST_CASE("over another communicator a hook goes on with its counters and factors, and without its errors") {
+TEST_CASE("over another communicator a hook continues with its counters and factors, without its errors") {
   const Model model(layers());
   for (const Remembers& hook : kHooks) {
     for (const std::vector<int>& members : {std::vector{2, 1, 0}, std::vector{2, 0}}) {
@@ -179,10 +180,10 @@ TEST_CASE("over another communicator a hook goes on with its counters and factor
   }
 }
 
-TEST_CASE("in other buckets a hook goes on with all that it remembers") {
+TEST_CASE("in other buckets a hook continues with all its state") {
   const Model model(layers());
   const std::vector<int> members = {0, 1, 2};
-  // Matrices and vectors change their neighbours, and the order is another one.
+  // Matrices and vectors get other neighbours, in another order.
   const uint64_t sizes[] = {3, 1, 2, 2}, params[] = {4, 1, 7, 0, 6, 2, 3, 5};
   const weft_plan plan = {sizeof plan, 4, sizes, params};
   for (const Remembers& hook : kHooks) {
@@ -207,7 +208,7 @@ TEST_CASE("in other buckets a hook goes on with all that it remembers") {
     train(&moved, true);
     const Run planned = begins_with(model, hook, members, moved.at_move, &plan);
     CHECK(same_results(moved.results, planned.results));
-    // Factors of buckets that are no more are dropped by a re-plan, and kept by what was loaded.
+    // A re-plan drops factors of buckets that no longer exist; loading keeps them.
     CHECK((moved.at_end == planned.at_end || std::string(hook.name) == "batched_powersgd"));
     if (!hook.any_buckets) continue;
     train(&stayed, false);

@@ -1,5 +1,5 @@
-// fp16 and bf16 in copy mode, where copies divide and round: the bits of view mode, where the hook's stages
-// do, in every kind of step; and what memory that takes.
+// fp16 and bf16 in copy mode, where copies divide and round (fused cast). Results have the bits of view mode,
+// where the hook's stages do this, in every kind of step. Also tests the memory that this takes.
 #include "hooks_rig.h"
 
 using namespace weft;
@@ -15,16 +15,16 @@ struct Way {
   std::vector<TestParam> params = layers();
   RigOptions rig = {.limits = {3000}};
   uint32_t micro_batches = 1;
-  bool local = false;     // local steps before some, of some parameters
-  bool absent = false;    // parameters are, on one rank, on another, or on both
-  bool no_data = false;   // one rank has none in some steps
-  bool weighted = false;  // rank r by r + 1
-  bool replans = false;   // by the first step's order of readiness
+  bool local = false;     // local steps before some steps, of some parameters
+  bool absent = false;    // parameters are absent on one rank, on another, or on both
+  bool no_data = false;   // one rank has no data in some steps
+  bool weighted = false;  // rank r has the weight r + 1
+  bool replans = false;   // re-plans by the first step's order of readiness
   double clip_norm = 0;
   double size = 1;  // of the gradients
 };
 
-// The gradients of a rank, in its memory or in views.
+// A rank's gradients, in its own memory or in views.
 class Home {
  public:
   Home(const Model& model, Reducer& reducer, bool views)
@@ -39,7 +39,7 @@ class Home {
   uint64_t offset(size_t i, uint64_t k) const {
     return views_ ? k * dtype_size(model_[i].dtype) : own_.at(i, k);
   }
-  // add: to what there is, as a program does in its views.
+  // add: adds to the existing value, as a program does in its views.
   void fill(const Way& way, size_t i, uint64_t seed, int rank, bool add) {
     for (uint64_t k = 0; k < model_.count(i); k++) {
       std::byte element[8];
@@ -70,7 +70,7 @@ bool is_absent(const Way& way, uint64_t s, int rank, size_t param) {
   return way.absent && rank < 2 && ((s + param) >> rank & 1) != 0;
 }
 
-// One synchronised step with what comes before it.
+// Runs one synchronised step with the local steps before it.
 Status step(const Way& way, const Model& model, Reducer& reducer, Home& home, uint64_t s, int rank) {
   std::vector<void*> pointers;
   for (size_t i = 0; i < model.size(); i++) pointers.push_back(home.at(i));
@@ -105,7 +105,7 @@ Status step(const Way& way, const Model& model, Reducer& reducer, Home& home, ui
   return reducer.finish(finish);
 }
 
-// What every rank has after every step: [step][rank][param].
+// Returns every rank's results after every step: [step][rank][param].
 std::vector<std::vector<std::vector<Bytes>>> run(const Way& way, int32_t mode) {
   const Model model(way.params);
   std::vector<std::vector<std::vector<Bytes>>> results(kSteps, std::vector<std::vector<Bytes>>(kRanks));
@@ -163,20 +163,20 @@ void same_both_ways(const Way& way) {
 
 }  // namespace
 
-TEST_CASE("copies that round have the bits of the hook's stages") {
+TEST_CASE("fused casts have the bits of the hook's stages") {
   same_both_ways({});
   same_both_ways({.micro_batches = 3});
   same_both_ways({.rig = {.limits = {3000}, .flags = WEFT_REDUCER_DETERMINISTIC}});
   same_both_ways({.replans = true});
 }
 
-TEST_CASE("what local steps have added up in f32 is rounded once") {
+TEST_CASE("gradients that local steps accumulate in f32 are rounded once") {
   same_both_ways({.local = true});
   same_both_ways({.local = true, .replans = true});
   same_both_ways({.micro_batches = 2, .local = true, .absent = true});
 }
 
-TEST_CASE("absent parameters contribute zeros to what copies round") {
+TEST_CASE("absent parameters contribute zeros to fused casts") {
   same_both_ways({.absent = true});
   same_both_ways({.absent = true, .no_data = true});
 }
@@ -188,13 +188,13 @@ TEST_CASE("uneven steps are divided, and weighted, before they are rounded") {
   same_both_ways({.rig = {.limits = {3000}, .flags = WEFT_REDUCER_RETAIN}, .local = true, .weighted = true});
 }
 
-TEST_CASE("results that copies widen are measured, and clipped") {
+TEST_CASE("results of fused casts are measured, and clipped") {
   same_both_ways({.clip_norm = 0.5});
   same_both_ways({.absent = true, .clip_norm = 0.5});
-  same_both_ways({.clip_norm = 0.5, .size = 1e30});  // bf16 has them all, fp16 none
+  same_both_ways({.clip_norm = 0.5, .size = 1e30});  // bf16 represents all of them, fp16 none
 }
 
-TEST_CASE("gradients of other types, and those that travel as another one, keep the hook's bits") {
+TEST_CASE("gradients of other types, and with another reduce dtype, keep the hook's bits") {
   same_both_ways({.params = mixed_params(), .local = true});
   for (const int32_t dtype : {WEFT_DTYPE_F32, WEFT_DTYPE_F16, WEFT_DTYPE_BF16}) {
     INFO("reduce_dtype " << dtype);
@@ -202,7 +202,7 @@ TEST_CASE("gradients of other types, and those that travel as another one, keep 
   }
 }
 
-TEST_CASE("a cast that copies do takes no memory beside the buckets") {
+TEST_CASE("a fused cast takes no memory beside the buckets") {
   const Model model(layers());
   for (const bool copy : {true, false}) {
     Training training;

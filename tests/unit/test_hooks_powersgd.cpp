@@ -1,5 +1,5 @@
-// powersgd and batched_powersgd against the published algorithm in f64, and what they promise of zeros, NaN,
-// plain steps and drift.
+// powersgd and batched_powersgd, compared with the published algorithm in f64, and their guarantees for
+// zeros, NaN, uncompressed steps and drift.
 #include <bit>
 #include <cstdlib>
 
@@ -15,7 +15,7 @@ MakeHook made(const std::string& name, const std::string& options = "") {
   return [=](std::shared_ptr<Hook>* hook) { return built_in(name, options, hook); };
 }
 
-// Gradients of rank 2 and some noise, so that few factors say most.
+// Gradients of rank 2 and some noise, so that few factors approximate them well.
 double low_rank(uint64_t step, int rank, size_t param, uint64_t element) {
   const auto i = static_cast<double>(element / 41), j = static_cast<double>(element % 41);
   const double s = 1 + 0.1 * static_cast<double>(step);
@@ -37,7 +37,7 @@ TEST_CASE("powersgd is the published algorithm, from the first compressed step o
       training.ranks = ranks;
       training.steps = 6;
       training.value = low_rank;
-      // Both start from the same Q, which the hook takes for what it had saved after its second step.
+      // Both start from the same Q, which is loaded into the hook as the state saved after its second step.
       PowerSgdReference reference{kRows, kColumns, {}, {}, {}, epsilon};
       ByteWriter state;
       state.put(uint32_t{2}).put(uint64_t{2}).put(int32_t{-1}).put(int32_t{0}).put(uint32_t{1});
@@ -87,7 +87,7 @@ TEST_CASE("powersgd is the published algorithm, from the first compressed step o
   }
 }
 
-TEST_CASE("powersgd sends factors of matrices and the rest as it is") {
+TEST_CASE("powersgd sends factors of matrices and all other gradients uncompressed") {
   const Model model(layers());
   for (const char* const name : {"powersgd", "batched_powersgd"}) {
     INFO(name);
@@ -97,7 +97,7 @@ TEST_CASE("powersgd sends factors of matrices and the rest as it is") {
     training.at_end = [&](Reducer& reducer) {
       weft_reducer_stats stats{};
       reducer.query(&stats);
-      CHECK(stats.sent_bytes < stats.plain_bytes * 3 / 4);  // two of the steps are plain
+      CHECK(stats.sent_bytes < stats.plain_bytes * 3 / 4);  // two of the steps are uncompressed
       CHECK(stats.sent_bytes > stats.plain_bytes / 3);
       CHECK(stats.hook_bytes > (37 * 41 + 1310) * sizeof(float));
     };
@@ -120,7 +120,7 @@ TEST_CASE("an alternating powersgd reduces one factor a step") {
     training.at_end = [&](Reducer& reducer) {
       weft_reducer_stats stats{};
       reducer.query(&stats);
-      CHECK(stats.sent_bytes == expected * sizeof(float));  // of two ranks each sends as much as it has
+      CHECK(stats.sent_bytes == expected * sizeof(float));  // each of two ranks sends as much as it has
     };
     train(model, made("powersgd", "start=2 rank=2 min_rate=1 alternate=1"), training);
   }
@@ -158,7 +158,7 @@ TEST_CASE(
 
 namespace {
 
-// The host's operations, which note how many matrices went through together.
+// The host's operations, which also record how many matrices were processed together.
 std::atomic<uint64_t> most_together{0};
 const DeviceOps& noting_ops() {
   static const DeviceOps ops = [] {
@@ -174,7 +174,7 @@ const DeviceOps& noting_ops() {
 
 }  // namespace
 
-TEST_CASE("matrices of equal shape go through together, with the same result") {
+TEST_CASE("matrices of equal shape are processed together, with the same result") {
   const Model model({{"a", {20, 30}}, {"b", {33, 20}}, {"c", {20, 30}}, {"d", {30}}, {"e", {20, 30}}});
   Training training;
   training.ranks = 3;
@@ -195,7 +195,7 @@ TEST_CASE("matrices of equal shape go through together, with the same result") {
   }
 }
 
-TEST_CASE("what powersgd saves is logged as often as wished") {
+TEST_CASE("powersgd logs its savings at the chosen interval") {
   std::mutex mutex;
   std::vector<std::string> lines;
   const auto sink = [&](LogLevel, const char* line) {
@@ -229,7 +229,7 @@ TEST_CASE("a full rank loses nothing, nor does one beyond it") {
   }
 }
 
-TEST_CASE("vectors are never compressed, whatever that would gain") {
+TEST_CASE("vectors are never compressed, whatever that would save") {
   const Model model({{"vector", {5000}}, {"scalar", {}}, {"column", {50, 1}}});
   Training training;
   training.ranks = 2;
@@ -242,7 +242,7 @@ TEST_CASE("vectors are never compressed, whatever that would gain") {
   }
 }
 
-TEST_CASE("a seed says from which factors powersgd starts, alike on every run") {
+TEST_CASE("a seed determines powersgd's initial factors, the same on every run") {
   const Model model({{"fc", {37, 41}}});
   Training training;
   training.steps = 3;
@@ -269,7 +269,7 @@ TEST_CASE("zero matrices give zeros, dependent ones no NaN") {
   }
 }
 
-TEST_CASE("infinities and NaN arrive through powersgd, and are gone in the next step") {
+TEST_CASE("infinities and NaN pass through powersgd, and are gone in the next step") {
   const Model model({{"fc", {40, 30}}, {"bias", {40}}});
   for (const char* const name : {"powersgd", "batched_powersgd"}) {
     for (const double bad : {std::numeric_limits<double>::infinity(), std::nan("")}) {
@@ -321,7 +321,7 @@ TEST_CASE("powersgd keeps every dtype, and works inside a cast") {
   }
 }
 
-TEST_CASE("feedback is of contributions, so accumulated micro-batches do not add up in it") {
+TEST_CASE("feedback refers to contributions, so accumulated micro-batches do not add up in it") {
   const Model model({{"fc", {33, 40}}});
   Training training;
   training.ranks = 3;
@@ -338,10 +338,10 @@ TEST_CASE("feedback is of contributions, so accumulated micro-batches do not add
   }
 }
 
-TEST_CASE("what powersgd cannot be is said") {
+TEST_CASE("invalid options of powersgd are refused with the reason") {
   std::shared_ptr<Hook> hook;
   CHECK(has(built_in("powersgd", "rank=0", &hook).text(), "option rank is '0', must be an integer from 1"));
-  // PyTorch's six: it needs plain steps before it for errors and for factors, and one at least.
+  // PyTorch's six configurations: errors and factors need uncompressed steps before, at least one.
   for (const std::string options : {"", " feedback=off", " warm_start=0", " feedback=ddp"}) {
     INFO(options);
     CHECK(has(built_in("powersgd", "start=0" + options, &hook).text(), "option start is '0'"));
@@ -355,7 +355,7 @@ TEST_CASE("what powersgd cannot be is said") {
 
 namespace {
 
-// The norm of what rank 0 has not sent after so many steps.
+// Returns the norm of rank 0's error memory after this many steps.
 double error_norm(const std::string& feedback, uint64_t steps) {
   Simulation ranks("powersgd", "start=2 rank=2 min_rate=0.5 feedback=" + feedback, {16, 16});
   for (uint64_t step = 0; step < steps; step++) {
@@ -371,7 +371,7 @@ double error_norm(const std::string& feedback, uint64_t steps) {
 
 }  // namespace
 
-TEST_CASE("over 100,000 steps what was not sent stays bounded; with DDP's feedback it grows", "[host]") {
+TEST_CASE("over 100,000 steps the error memory stays bounded; with DDP's feedback it grows", "[host]") {
   const double early = error_norm("local", 1000), late = error_norm("local", 100'000);
   CHECK(early > 1);
   CHECK(late < 2 * early);

@@ -1,6 +1,6 @@
-// Hooks that lose something against plain references in f64, written from what was published: the codes of
-// int8, fp8 and onebit, topk, randomk, quantize, the casts and batched_powersgd, over several steps with
-// feedback. powersgd's is in test_hooks_powersgd.cpp.
+// Lossy hooks, compared with plain references in f64 that follow the publications: the codes of int8, fp8 and
+// onebit, topk, randomk, quantize, the casts and batched_powersgd, over several steps with feedback.
+// powersgd's is in test_hooks_powersgd.cpp.
 #include "hook_simulation.h"
 #include "powersgd_reference.h"
 
@@ -11,7 +11,7 @@ namespace {
 
 using Values = std::vector<double>;
 
-// The nearest float with so many bits behind the point, of exponents from `least` on; ties to even.
+// Returns the nearest float with `mantissa` bits behind the point and exponents from `least`; ties to even.
 double rounded(double value, int mantissa, int least) {
   if (value == 0) return value;
   const double quantum = std::ldexp(1.0, std::max(std::ilogb(value), least) - mantissa);
@@ -24,8 +24,8 @@ double largest_of(const Values& values, size_t begin, size_t end) {
   return largest;
 }
 
-// What is left of the values [begin, end), a slice of `slice` values or its beginning, once they were
-// encoded.
+// Encodes the values [begin, end), a slice of `slice` values or its beginning, and leaves the residual in
+// them.
 using Code = std::function<void(Values& values, size_t begin, size_t end, size_t slice)>;
 
 // Blocks with a scale: the largest magnitude becomes the largest code.
@@ -63,7 +63,7 @@ Code largest(double ratio) {
   };
 }
 
-// A parameter alone in its bucket: encoded slice by slice, added up by the slice's owner, encoded again.
+// A parameter alone in its bucket: encoded slice by slice, added by the slice's owner, encoded again.
 class Reduction {
  public:
   Reduction(int ranks, size_t count, size_t unit, bool feedback, Code code)
@@ -118,7 +118,7 @@ std::vector<Values> gradients_of(const Training& training, uint64_t step, size_t
   return out;
 }
 
-// Of one parameter, in one step.
+// Returns the difference of one parameter in one step.
 double difference(const Values& got, const Values& expected) {
   if (got.size() != expected.size()) return INFINITY;
   double largest = 0;
@@ -126,7 +126,7 @@ double difference(const Values& got, const Values& expected) {
   return largest;
 }
 
-// Odd sizes, one, none, and more than one block of each rank's.
+// Odd sizes, one, none, and more than one block for each rank.
 const std::vector<TestParam>& odd_params() {
   static const std::vector<TestParam> params = {{"a", {31, 23}}, {"one", {}},     {"none", {0}},
                                                 {"b", {7}},      {"c", {9, 421}}, {"zeros", {300}}};
@@ -171,7 +171,7 @@ std::vector<Published> published() {
 
 }  // namespace
 
-TEST_CASE("codes with feedback give what their published algorithms give in f64, step after step") {
+TEST_CASE("codes with feedback give the results of their published algorithms in f64, step after step") {
   const Model model(odd_params());
   for (const int ranks : {1, 2, 3, 4}) {
     for (const Published& hook : published()) {
@@ -189,13 +189,13 @@ TEST_CASE("codes with feedback give what their published algorithms give in f64,
           for (size_t e = 0; e < got.size(); e++) others += std::fabs(got[e] - expected[e]) < 1e-5 ? 0 : 1;
         }
       }
-      // Of some 24,000 values: where one lies just between two codes, f32 may see it on the other side.
+      // Of some 24,000 values, a few lie just between two codes, and f32 may round them to the other one.
       CHECK(others <= 8);
     }
   }
 }
 
-TEST_CASE("randomk sends the mean at as many places as it says, and keeps the rest for later") {
+TEST_CASE("randomk sends the mean at the configured number of places, and keeps the rest for later") {
   const Model model(odd_params());
   for (const int ranks : {1, 2, 3, 4}) {
     for (const bool feedback : {false, true}) {
@@ -214,7 +214,7 @@ TEST_CASE("randomk sends the mean at as many places as it says, and keeps the re
           Values expected(count);
           uint64_t places = 0;
           for (uint64_t e = 0; e < count; e++) {
-            const bool here = got[e] != 0;  // which places is the hook's to draw, alike on all ranks
+            const bool here = got[e] != 0;  // the hook draws the places, the same on all ranks
             places += here ? 1 : 0;
             for (size_t w = 0; w < x.size(); w++) {
               if (feedback) x[w][e] += errors[w][e];
@@ -303,7 +303,7 @@ TEST_CASE("batched_powersgd is the published algorithm on a bucket as one square
   for (const int ranks : {1, 2, 3, 4}) {
     INFO(ranks << " ranks");
     std::vector<Bytes> states(static_cast<size_t>(ranks));  // after step kFirst - 1, the first compressed one
-    std::vector<Values> buckets(kSteps);                    // of rank 0: results, in the bucket's order
+    std::vector<Values> buckets(kSteps);                    // rank 0's results, in the bucket's order
     std::vector<std::pair<uint64_t, size_t>> order;         // offset and index of each parameter
     const auto failures = run_ranks(ranks, [&](Rank& self) {
       std::shared_ptr<Hook> hook;
@@ -336,7 +336,7 @@ TEST_CASE("batched_powersgd is the published algorithm on a bucket as one square
       }
     });
     check(failures);
-    // From the Q and the errors that the first compressed step left on.
+    // Starts from the Q and the errors that the first compressed step left.
     PowerSgdReference reference{kSide, kSide, {}, {}, {}, 0};
     const auto factors = arrays_in(states[0], "q");
     REQUIRE(factors.size() == 1);
@@ -366,7 +366,7 @@ TEST_CASE("batched_powersgd is the published algorithm on a bucket as one square
             square([&](size_t i, uint64_t e) { return double{static_cast<float>(noise(step, r, i, e))}; }));
       }
       Values expected = reference.step(gradients);
-      // What lies behind the bucket is not remembered.
+      // Values beyond the bucket's end are not part of the error memory.
       for (Values& error : reference.errors) std::fill(error.begin() + 906, error.end(), 0.0);
       expected.resize(906);
       CHECK(difference(buckets[step], expected) < 1e-4);
@@ -374,7 +374,7 @@ TEST_CASE("batched_powersgd is the published algorithm on a bucket as one square
   }
 }
 
-TEST_CASE("over 100,000 steps what codes have not sent stays bounded", "[host]") {
+TEST_CASE("over 100,000 steps the error memory of codes stays bounded", "[host]") {
   constexpr size_t kCount = 33;
   std::vector<float> base[2], more[2];
   for (int r = 0; r < 2; r++) {
@@ -391,7 +391,7 @@ TEST_CASE("over 100,000 steps what codes have not sent stays bounded", "[host]")
   for (const auto& [name, options] : kHooks) {
     INFO(name << " " << options);
     Simulation ranks(name, options, {kCount});
-    double early = 0, late = 0;  // the largest up to a tenth of the steps, and after them
+    double early = 0, late = 0;  // the largest norm in the first tenth of the steps, and after it
     for (uint64_t step = 0; step < kSteps; step++) {
       for (int r = 0; r < 2; r++) {
         const size_t from = (step * 37 % 64) * kCount;

@@ -1,5 +1,5 @@
-// Saving and loading hooks: going on as if nothing had happened, what is kept of another rank's state, and
-// bytes that are not what they should be.
+// Saving and loading hooks: uninterrupted continuation, the parts of another rank's state that are used, and
+// invalid bytes.
 #include <algorithm>
 #include <mutex>
 #include <utility>
@@ -31,8 +31,8 @@ struct Blobs {
   std::vector<Bytes> of_rank;
 };
 
-// Train steps [first, first + steps), with hooks from `loaded` or new ones; returns the results and the saved
-// state of each rank.
+// Trains steps [first, first + steps), with hooks loaded from `loaded` or new ones. Returns the results and
+// each rank's saved state.
 Results train_from(const Model& model, std::pair<const char*, const char*> name, uint64_t first,
                    uint64_t steps, const Blobs* loaded, Blobs* saved) {
   constexpr int kRanks = 3;
@@ -84,14 +84,14 @@ TEST_CASE("ten steps, saved, loaded and ten more are twenty, bit by bit") {
   }
 }
 
-TEST_CASE("another rank's state keeps counters and factors, and forgets the errors") {
+TEST_CASE("loading another rank's state keeps counters and factors, and drops the errors") {
   const Model model(layers());
   Blobs saved, after;
   train_from(model, {"powersgd", "start=2 rank=2"}, 0, 5, nullptr, &saved);
   Blobs turned;
   for (size_t r = 0; r < 3; r++) turned.of_rank.push_back(saved.of_rank[(r + 1) % 3]);
   const Results results = train_from(model, {"powersgd", "start=2 rank=2"}, 5, 1, &turned, &after);
-  // Compressed from the first step on, and without anything from before.
+  // Compressed at once, because the counters were loaded, and without errors from before.
   CHECK(replicas_identical(results));
   Training training;
   training.ranks = 3;
@@ -103,7 +103,7 @@ TEST_CASE("another rank's state keeps counters and factors, and forgets the erro
   CHECK(largest < 1.5);
 }
 
-TEST_CASE("a hook whose communicator changed forgets what it had not sent, and nothing else") {
+TEST_CASE("a hook whose communicator changed drops its error memory, and nothing else") {
   const Model model(layers());
   for (const char* const name : {"int8", "topk", "powersgd"}) {
     INFO(name);
@@ -127,7 +127,7 @@ TEST_CASE("a hook whose communicator changed forgets what it had not sent, and n
       self.expect(hook->rebind(self.rank, 2), "rebind");
       self.expect(hook->save(&after), "save");
       self.expect(before != after && before.size() == after.size(), "errors are gone");
-      // What another rank saved is loaded without its errors too.
+      // State that another rank saved is loaded, without its errors too.
       self.expect(loaded->load(before), "load");
       self.expect(loaded->rebind(1 - self.rank, 2), "rebind");
       self.expect(loaded->rebind(self.rank, 2), "rebind");
@@ -140,14 +140,15 @@ TEST_CASE("a hook whose communicator changed forgets what it had not sent, and n
 
 namespace {
 
-// Of a built-in hook's blob: its arrays, behind the counters; and of these those of one kind.
+// Returns the arrays of a built-in hook's blob, which follow the counters; and of these the arrays of one
+// kind.
 Bytes arrays_of(const Bytes& blob) {
   HookBlob read;
   if (!read_hook(blob, &read).ok()) return {};
   const ByteView arrays = read.state.subspan(sizeof(uint32_t) + sizeof(uint64_t) + 2 * sizeof(int32_t));
   return {arrays.begin(), arrays.end()};
 }
-// "error" comes first.
+// Arrays of the kind "error" come first.
 Bytes errors_of(const Bytes& blob) {
   const Bytes arrays = arrays_of(blob);
   ByteReader reader(arrays);
@@ -201,10 +202,11 @@ TEST_CASE(
       self.expect(make_reducer(self.comm, model, hook, &reducer, {.limits = {1 << 20}}), "create");
       Bytes after;
       self.expect(save_hook(*hook, &after), "save");
-      // DDP's feedback is kept for whatever shares a bucket with a matrix: here more than before.
+      // DDP's feedback keeps errors for all parameters that share a bucket with a matrix: here more than
+      // before.
       const bool whole_buckets = has(name.second, "ddp");
       self.expect(whole_buckets || errors_of(after) == errors_of(mine), "what was not sent is kept");
-      // A bucket's factors are of no use to another bucket.
+      // A bucket's factors cannot be used for another bucket.
       const bool by_bucket = std::string(name.first) == "batched_powersgd";
       self.expect(by_bucket || whole_buckets || arrays_of(after) == arrays_of(mine), "factors are kept");
       Gradients gradients(model);
@@ -219,7 +221,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("what another rank saved loses its errors and nothing else, and the log says so") {
+TEST_CASE("state that another rank saved loses its errors and nothing else, and the log reports it") {
   const Model model(layers());
   for (const auto& name : kHooks) {
     INFO(name.first << " " << name.second);
@@ -247,11 +249,11 @@ TEST_CASE("what another rank saved loses its errors and nothing else, and the lo
   }
 }
 
-TEST_CASE("ranks that load what was saved after different steps have equal results, or learn it by number") {
+TEST_CASE("ranks that load states of different steps have equal results, or get an error with both numbers") {
   struct Drawing {
     const char* name;
     const char* options;
-    bool draws;  // all ranks the same, from the number of the step
+    bool draws;  // all ranks draw the same, from the number of the step
     const char* around = nullptr;
   };
   constexpr Drawing kDrawing[] = {{"randomk", "ratio=0.01", true},
@@ -293,7 +295,7 @@ TEST_CASE("ranks that load what was saved after different steps have equal resul
   }
 }
 
-TEST_CASE("a parameter of another size starts anew, and the log says which") {
+TEST_CASE("a parameter of another size starts anew, and the log names it") {
   const Model before({{"fc", {37, 41}}, {"out", {10, 131}}, {"gone", {30, 40}}});
   const Model after({{"fc", {37, 41}}, {"out", {11, 131}}, {"new", {30, 40}}});
   Blobs saved;
@@ -331,7 +333,7 @@ TEST_CASE("a parameter of another size starts anew, and the log says which") {
   CHECK_FALSE(lines.have("'new'"));
 }
 
-TEST_CASE("a re-plan keeps what was not sent of each parameter, and drops factors of buckets") {
+TEST_CASE("a re-plan keeps each parameter's error memory, and drops factors of buckets") {
   const Model model(layers());
   for (const auto& name : kHooks) {
     INFO(name.first << " " << name.second);
@@ -349,7 +351,8 @@ TEST_CASE("a re-plan keeps what was not sent of each parameter, and drops factor
   }
 }
 
-TEST_CASE("bytes that are cut, altered, foreign or of another hook change nothing and are named") {
+TEST_CASE(
+    "bytes that are truncated, altered, foreign or of another hook change nothing and are refused by name") {
   const Model model(layers());
   Blobs saved;
   train_from(model, {"powersgd", "start=2"}, 0, 3, nullptr, &saved);
@@ -386,7 +389,7 @@ TEST_CASE("bytes that are cut, altered, foreign or of another hook change nothin
   CHECK(unchanged());
 }
 
-TEST_CASE("a hook inside another one is saved and made again") {
+TEST_CASE("a hook inside another one can be saved and restored") {
   std::shared_ptr<Hook> inner, hook, again;
   REQUIRE(built_in("int8", "feedback=0 seed=7", &inner).ok());
   REQUIRE(built_in("bf16", "order=ddp", &hook, inner).ok());

@@ -38,7 +38,7 @@ const std::vector<const DeviceOps*>& all_ops() {
   return *tables;
 }
 
-// Elements between guard bytes, `offset` elements behind an aligned address.
+// Elements between guard bytes, `offset` elements after an aligned address.
 class Elements {
  public:
   Elements(Dtype dtype, uint64_t count, size_t offset)
@@ -63,7 +63,7 @@ class Elements {
   std::vector<std::byte> bytes_;
 };
 
-// memcmp may not be asked about no bytes at null.
+// memcmp does not allow null, even for 0 bytes.
 bool equal(const std::vector<std::byte>& expected, const void* actual) {
   return expected.empty() || std::memcmp(actual, expected.data(), expected.size()) == 0;
 }
@@ -84,7 +84,8 @@ Elements ordinary(Dtype dtype, uint64_t count, size_t offset, uint32_t seed) {
   return elements;
 }
 
-// Any bits at all, and often the special ones: NaNs of all kinds, Inf, zeros, denormals, the largest numbers.
+// Returns random bits, with many special numbers: NaNs of all kinds, Inf, zeros, denormals, the largest
+// numbers.
 Elements wild(Dtype dtype, uint64_t count, size_t offset, uint32_t seed) {
   Elements elements(dtype, count, offset);
   std::mt19937_64 random(seed);
@@ -107,7 +108,8 @@ struct Scales {
   double pre, post;
 };
 
-// One fold on all instruction sets, its result in `outputs` buffers of their own.
+// Runs one fold on all instruction sets, with its result in `outputs` separate buffers. Returns the first
+// difference.
 std::string fold_difference(Dtype dtype, ReduceOp op, const std::vector<Elements>& inputs, int outputs,
                             uint64_t count, size_t offset, Scales scales, bool streaming = false) {
   std::vector<const std::byte*> sources;
@@ -187,7 +189,7 @@ TEST_CASE("folds of NaN, Inf, denormals and arbitrary bits equal the scalar refe
   for (const Dtype dtype : kFloats) check_all_folds(dtype, wild);
 }
 
-TEST_CASE("sums past the caches have the same bits, wherever they begin and end") {
+TEST_CASE("sums with streaming stores have the same bits, wherever they begin and end") {
   for (const Dtype dtype : kFloats) {
     for (const uint64_t count : {uint64_t{100}, uint64_t{4096}, uint64_t{9'001}}) {
       for (const size_t offset : {0, 1, 5}) {
@@ -226,7 +228,8 @@ TEST_CASE("16-bit sums beyond the largest f16 do not overflow before they are sc
   }
 }
 
-TEST_CASE("every 16-bit value survives the way to f32 and back, and every rounding boundary is met") {
+TEST_CASE(
+    "every 16-bit value is converted to f32 and back without change, and every rounding boundary is exact") {
   std::vector<float> near;
   std::vector<uint16_t> all;
   for (uint32_t half = 0; half < 0x10000; half++) all.push_back(static_cast<uint16_t>(half));
@@ -278,7 +281,7 @@ TEST_CASE("outputs may be inputs") {
         FoldArgs args{.dtype = dtype, .inputs = sources.data(), .input_count = n, .count = count};
         const std::vector<std::byte> expected = reference::fold(args);
         for (const DeviceOps* ops : all_ops()) {
-          for (int outputs = 1; outputs <= n; outputs++) {  // the last `outputs` of the inputs
+          for (int outputs = 1; outputs <= n; outputs++) {  // the last `outputs` inputs
             std::vector<Elements> buffers = inputs;
             std::vector<std::byte*> data;
             for (Elements& buffer : buffers) data.push_back(buffer.data());
@@ -332,7 +335,8 @@ TEST_CASE("copies between all float types round once") {
 }
 
 TEST_CASE("f64 reaches 16 bits in one rounding") {
-  // Just above halfway between 1 and the next f16 and bf16: by way of f32 it would become a tie, and 1.
+  // Values just above halfway between 1 and the next f16 and bf16: rounded by way of f32 they would become
+  // ties, and then 1.
   const double values[] = {1 + 0x1p-11 + 0x1p-40, 1 + 0x1p-8 + 0x1p-40, 1 + 0x1p-11 - 0x1p-40, 1e300,
                            -0x1p-25 - 0x1p-70};
   for (const Dtype dst : {Dtype::kF16, Dtype::kBf16}) {
@@ -373,7 +377,7 @@ TEST_CASE("copies of equal types move bits, in place or not") {
   }
 }
 
-TEST_CASE("copies past the caches move bits, wherever they begin and end") {
+TEST_CASE("copies with streaming stores move bits, wherever they begin and end") {
   constexpr uint64_t kMost = (uint64_t{64} << 10) + 700;
   const Elements input = wild(Dtype::kF64, kMost / 8 + 16, 1, 3);
   for (const DeviceOps* ops : all_ops()) {
@@ -434,7 +438,7 @@ TEST_CASE("accumulating rounds in the accumulator's type") {
   CHECK(sum == std::vector<int32_t>(100, INT32_MIN));
 }
 
-TEST_CASE("the caller's floating-point modes change nothing, and are kept") {
+TEST_CASE("the caller's floating-point modes do not affect results, and are kept") {
   for (const Dtype dtype : kFloats) {
     const Elements a = wild(dtype, 1000, 0, 1), b = wild(dtype, 1000, 0, 2);
     const std::byte* const inputs[] = {a.data(), b.data()};

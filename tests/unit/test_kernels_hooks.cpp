@@ -1,5 +1,6 @@
-// lib/kernels for hooks and norms: codes with scales, products with thin factors, sums of squares, the
-// largest values, against plain loops, and the same bits on every instruction set that this machine has.
+// lib/kernels for hooks and norms: codes with scales, products with thin factors, sums of squares, and
+// selection of the largest values. Results are compared with plain loops, and have the same bits on every
+// instruction set that this machine has.
 #include <hwy/targets.h>
 
 #include <algorithm>
@@ -86,7 +87,7 @@ Coded coded(const DeviceOps& ops, BlockCode code, const std::vector<float>& valu
   return out;
 }
 
-// What a code of 8 bits stands for.
+// Returns the value of an 8-bit code.
 double fp8_value(unsigned code, int mantissa, int bias) {
   const int exponent = static_cast<int>(code & 0x7F) >> mantissa;
   const double fraction = static_cast<double>(code & ((1u << mantissa) - 1)) / (1 << mantissa);
@@ -107,12 +108,12 @@ double largest_code(BlockCode code) {
 
 }  // namespace
 
-TEST_CASE("codes stand for the nearest values, and what is left is exact") {
+TEST_CASE("codes represent the nearest values, and residuals are exact") {
   for (const BlockCode code : {BlockCode::kInt8, BlockCode::kE4m3, BlockCode::kE5m2}) {
     for (const uint64_t count : kCounts) {
       const std::vector<float> values = normal_values(count, 3);
       const Coded got = coded(host_ops(), code, values, false);
-      std::vector<double> all;  // every value that a code can stand for
+      std::vector<double> all;  // every value that a code can represent
       for (unsigned c = 0; c < 256; c++) {
         const double v = code_value(code, std::byte(c));
         if (std::fabs(v) <= largest_code(code)) all.push_back(v);
@@ -245,7 +246,7 @@ TEST_CASE("products with thin factors are those of plain loops, the same on ever
   }
 }
 
-TEST_CASE("a residual beside its matrix is the one in place, and zero where it is not finite") {
+TEST_CASE("a residual in separate memory equals the in-place one, and is zero where it is not finite") {
   constexpr uint64_t kRows = 5, kColumns = 37, kRank = 2;
   std::vector<float> matrix = normal_values(kRows * kColumns, 1);
   std::vector<float> left = normal_values(kRows * kRank, 2), right = normal_values(kColumns * kRank, 3);
@@ -267,7 +268,7 @@ TEST_CASE("a residual beside its matrix is the one in place, and zero where it i
   }
 }
 
-TEST_CASE("a left factor of a sum is that of the matrix which the sum becomes") {
+TEST_CASE("the left factor of a sum equals that of the summed matrix") {
   for (const uint64_t rows : {1, 4, 7}) {
     for (const uint64_t columns : {5, 16, 37}) {
       for (const uint64_t rank : {1, 3, 4, 6}) {
@@ -292,7 +293,7 @@ TEST_CASE("a left factor of a sum is that of the matrix which the sum becomes") 
   }
 }
 
-TEST_CASE("a product past the caches is the one through them, wherever its rows begin") {
+TEST_CASE("a product with streaming stores equals one without, wherever its rows begin") {
   constexpr uint64_t kRows = 5;
   for (const uint64_t columns : {3, 16, 37, 100}) {
     for (const uint64_t rank : {1, 2, 3, 4, 5}) {
@@ -336,7 +337,7 @@ TEST_CASE("sums of squares are those of a plain loop, and equal on every instruc
   }
 }
 
-TEST_CASE("sums of squares say whether all values are finite, also where the sum overflows") {
+TEST_CASE("sums of squares report whether all values are finite, also if the sum overflows") {
   for (const DeviceOps* ops : all_ops()) {
     std::vector<double> values(21, 1e200);
     const SquaresArgs args = {reinterpret_cast<const std::byte*>(values.data()), values.size(), Dtype::kF64};
@@ -373,7 +374,7 @@ Chosen chosen(const DeviceOps& ops, const std::vector<float>& values, uint64_t t
   return out;
 }
 
-// The same by sorting everything.
+// Computes the same by sorting all values.
 Chosen chosen_by_sorting(const std::vector<float>& values, uint64_t take, bool residual) {
   const auto magnitude = [&](uint32_t place) { return std::bit_cast<uint32_t>(std::fabs(values[place])); };
   std::vector<uint32_t> order(values.size());
@@ -391,17 +392,17 @@ Chosen chosen_by_sorting(const std::vector<float>& values, uint64_t take, bool r
   return out;
 }
 
-// Values of which many are equal, or none, or infinite, or in order.
+// Returns vectors in which many values are equal, or none, or infinite, or in order.
 std::vector<std::vector<float>> values_to_choose_from(uint64_t count) {
   std::vector<std::vector<float>> all(7, normal_values(count, 21));
   for (uint64_t i = 0; i < count; i++) {
     all[1][i] = i % 3 == 0 ? 0.5f : -0.5f;
-    all[2][i] = i % 200 == 7 ? all[2][i] : 0.0f;  // fewer than are taken
+    all[2][i] = i % 200 == 7 ? all[2][i] : 0.0f;  // fewer than are selected
     if (i % 7 == 3) all[3][i] = std::numeric_limits<float>::infinity();
     if (i % 5000 == 17) all[4][i] = i % 2 == 0 ? std::nanf("") : -std::numeric_limits<float>::infinity();
-    all[5][i] = static_cast<float>(i) * 0x1p-140f;  // in order, from 0 over denormal ones
+    all[5][i] = static_cast<float>(i) * 0x1p-140f;  // ascending, from 0 over denormal ones
   }
-  // Of the places that are looked at first some have large values, and no others.
+  // Some of the places that the selection samples first have large values, and no other places do.
   const uint64_t looks = std::min<uint64_t>(count / 16, kSelectSampled);
   SplitMix64 random(count);
   for (uint64_t i = 0; i < std::min<uint64_t>(looks, 60); i++) {
@@ -413,7 +414,7 @@ std::vector<std::vector<float>> values_to_choose_from(uint64_t count) {
 
 }  // namespace
 
-TEST_CASE("the largest values are those of sorting, of equals the first, on every instruction set") {
+TEST_CASE("the largest values are those of sorting, of equal ones the first, on every instruction set") {
   const auto tables = all_ops();
   for (const uint64_t count : {0, 1, 10, 4099, 8191, 8192, 20'011}) {
     const auto lists = values_to_choose_from(count);
@@ -432,7 +433,7 @@ TEST_CASE("the largest values are those of sorting, of equals the first, on ever
   }
 }
 
-TEST_CASE("so are those of very many values") {
+TEST_CASE("the largest of very many values are those of sorting") {
   const uint64_t count = kSelectMany + 3;
   auto lists = values_to_choose_from(count);
   for (const size_t kind : {0u, 2u, 3u}) {

@@ -1,4 +1,4 @@
-// core/lane: when a request of a failed communicator completes, over a backend that does what a test says.
+// core/lane: when a request of a failed communicator completes, over a backend that the test controls.
 #include "core/lane.h"
 
 #include <algorithm>
@@ -19,16 +19,17 @@ using namespace weft;
 
 namespace {
 
-// What the test and the backend share.
+// State that the test and the backend share.
 struct World {
-  std::vector<int> writers;  // under the drive lock
+  std::vector<int> writers;  // guarded by the progress lock
   std::atomic<bool> abandoned{false}, tainted{false};
-  // Of Scripted, by slot, under the drive lock: what began, and how what is over ended.
+  // Used by Scripted, by slot, under the progress lock: operations that have begun, and the results of those
+  // that have ended.
   std::vector<uint64_t> begun;
   std::map<uint64_t, Status> ended;
 };
 
-// Operations never end by themselves.
+// A lane whose operations never end by themselves.
 class Endless final : public CollectiveLane {
  public:
   explicit Endless(World& world) : world_(world) {}
@@ -44,7 +45,7 @@ class Endless final : public CollectiveLane {
   World& world_;
 };
 
-// Operations end when the test says so.
+// A lane whose operations end when the test says so.
 class Scripted final : public CollectiveLane {
  public:
   explicit Scripted(World& world) : world_(world) {}
@@ -105,7 +106,7 @@ class Silence final : public Control {
   void stop() override {}
 };
 
-// Rank 0 of 3, with one operation under way, whose communicator then fails.
+// Rank 0 of 3 with one operation in progress, whose communicator then fails.
 struct Failing {
   using Writer = std::function<Status(const FlightRecord&, const std::string&)>;
   explicit Failing(Writer write_flight = {}, ContextOptions options = {}) {
@@ -130,7 +131,7 @@ struct Failing {
     bool driven = false;
     context->engine().drive(&driven);
   }
-  // Whether the request completes before so much time has passed.
+  // Returns true if the request completes within this time.
   bool completes(int64_t within_ms) {
     return context->engine().wait([&] { return request.done(); },
                                   Deadline::after(context->clock(), within_ms, 0));
@@ -143,7 +144,7 @@ struct Failing {
 
 }  // namespace
 
-TEST_CASE("a failed operation into whose buffers nobody writes completes at once") {
+TEST_CASE("a failed operation completes at once if no rank writes into its buffers") {
   Failing f;
   f.fail();
   f.drive();
@@ -169,7 +170,7 @@ TEST_CASE("a failed operation completes when the last rank has stopped writing i
   CHECK(!f.world.tainted);
 }
 
-TEST_CASE("a dead rank is not waited for, one that is only silent is, until the fence's end") {
+TEST_CASE("a failed operation does not wait for a dead rank, but for a silent one until the fence ends") {
   Failing f;
   f.world.writers = {1};
   f.comm->on_peer_lost(1, Status::error(Code::kPeerFailed, "killed", Evidence::kProcess).with_ranks({1}));
@@ -231,8 +232,8 @@ TEST_CASE("a failed operation completes once its flight record is written, and t
   CHECK(seen.lanes[0].operations[0].state == FlightOperation::State::kRunning);
 }
 
-TEST_CASE("a file system that hangs holds neither the failed operation nor the end of the communicator") {
-  // What the writer uses outlives the test case: its thread is left to itself.
+TEST_CASE("a file system that hangs delays neither the failed operation nor the communicator's end") {
+  // Objects that the writer uses outlive the test case, because its thread is detached.
   const auto may_end = std::make_shared<std::atomic<bool>>(false);
   {
     Failing f([may_end](const FlightRecord&, const std::string&) {
@@ -263,7 +264,7 @@ TEST_CASE("a lane's ring keeps the last operations, oldest first") {
   CollectiveArgs args;
   args.coll = Coll::kBarrier;
   CHECK(ring.operations(0).empty());
-  CHECK(ring.operations(900, 900).empty());  // of a lane that goes on where another one ended
+  CHECK(ring.operations(900, 900).empty());  // for a lane that continues where another one ended
   for (uint64_t slot = 0; slot < 6; slot++) {
     ring.started(args, slot);
     if (slot < 5) ring.finished(slot, "tree", slot != 4);
@@ -306,7 +307,7 @@ ClosedLanes::Told told(const ClosedLanes& lanes) {
 
 }  // namespace
 
-TEST_CASE("a closed lane is taken again once all ranks have closed it after as many operations") {
+TEST_CASE("a closed lane is reused once all ranks have closed it after equally many operations") {
   ClosedLanes mine, theirs;
   for (const uint32_t id : {2u, 5u, 7u, 9u}) mine.keep(id, {std::make_shared<Idle>(), id * 10});
   theirs.keep(5, {std::make_shared<Idle>(), 50});
@@ -316,7 +317,7 @@ TEST_CASE("a closed lane is taken again once all ranks have closed it after as m
   mine.compare({told(mine), told(theirs)});
   uint32_t id = 0;
   ClosedLanes::Kept lane;
-  mine.keep(3, {std::make_shared<Idle>(), 30});  // closed since: the others do not know
+  mine.keep(3, {std::make_shared<Idle>(), 30});  // closed since then: the other ranks do not know
   REQUIRE(mine.take(&id, &lane));
   CHECK((id == 5 && lane.next_slot == 50 && lane.impl != nullptr));
   REQUIRE(mine.take(&id, &lane));
@@ -326,7 +327,7 @@ TEST_CASE("a closed lane is taken again once all ranks have closed it after as m
   CHECK_FALSE(mine.take(&id, &lane));
 }
 
-TEST_CASE("what another rank says of closed lanes may be anything") {
+TEST_CASE("invalid bytes of another rank about closed lanes are ignored") {
   ClosedLanes mine;
   mine.keep(1, {std::make_shared<Idle>(), 4});
   const Bytes whole = written(mine);
@@ -346,7 +347,7 @@ TEST_CASE("what another rank says of closed lanes may be anything") {
 
 namespace {
 
-// Some operations on a lane of their own, beside the one that never ends.
+// Some operations on a lane of their own, beside the operation that never ends.
 struct Overlap : Failing {
   explicit Overlap(bool overlapping, ContextOptions options = {})
       : Failing({}, std::move(options)), lane(open(*comm, overlapping)) {
@@ -384,28 +385,29 @@ TEST_CASE("operations of a lane run one after the other") {
   CHECK(o.world.begun == Slots{0, 1});
 }
 
-TEST_CASE("a request is started at once where nothing is before it, and nowhere else") {
+TEST_CASE("a request is started at once only if no other one is before it") {
   Overlap o(false);
   std::array<Request, 2> more;
   const auto start = [&](Request& request) {
     request.args.coll = Coll::kBarrier;
     return o.context->engine().try_locked([&] { return o.lane->start_at_once(&request); });
   };
-  CHECK_FALSE(start(more[0]));  // four are before it
+  CHECK_FALSE(start(more[0]));  // four operations are before it
   for (uint64_t slot = 0; slot < 4; slot++) o.end(slot);
   for (int i = 0; i < 4; i++) o.drive();
   CHECK(o.done(3));
   CHECK(o.world.begun == Slots{0, 1, 2, 3});
   o.world.ended[4] = {};
   CHECK(start(more[0]));
-  CHECK(more[0].done());  // with the first look
+  CHECK(more[0].done());  // with the first poll
   CHECK(o.lane->next_slot() == 5);
   o.fail();
   CHECK_FALSE(start(more[1]));
   CHECK(o.world.begun == Slots{0, 1, 2, 3, 4});
 }
 
-TEST_CASE("operations of an overlapping lane begin beside the one before, and complete in order") {
+TEST_CASE(
+    "operations of an overlapping lane start before the previous one has ended, and complete in order") {
   Overlap o(true);
   CHECK(o.world.begun == Slots{0, 1});
   o.end(1);
@@ -424,7 +426,7 @@ TEST_CASE("operations of an overlapping lane begin beside the one before, and co
   CHECK(o.lane->next_slot() == 4);
 }
 
-TEST_CASE("the failure of an operation does not wait for the one before it") {
+TEST_CASE("the failure of an operation does not wait for the previous one") {
   Overlap o(true);
   o.end(1, Status::error(Code::kMismatch, "they differ"));
   for (int i = 0; i < 10; i++) o.drive();
@@ -435,7 +437,7 @@ TEST_CASE("the failure of an operation does not wait for the one before it") {
   }
 }
 
-TEST_CASE("an overlapping lane whose communicator fails completes what runs and what waits") {
+TEST_CASE("an overlapping lane whose communicator fails completes running and waiting operations") {
   Overlap o(true);
   o.end(1);
   o.fail();
@@ -448,7 +450,7 @@ TEST_CASE("an overlapping lane whose communicator fails completes what runs and 
 
 namespace {
 
-// Time as a test says.
+// A clock that the test sets.
 class SetClock final : public Clock {
  public:
   uint64_t now_ns() override { return ns; }

@@ -1,5 +1,5 @@
-// backends/shm on a machine whose pages have 64 KiB, as ARM64's may: memory is populated in whole pages, so
-// that one that the machine cannot give is an error and no signal.
+// backends/shm on a machine with 64 KiB pages, as ARM64 may have. Memory is populated in whole pages, so that
+// a page that the machine cannot provide is an error and no signal.
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@ namespace {
 
 constexpr uint64_t kLarge = 64 << 10;
 std::atomic<bool> large{false};
-std::atomic<bool> full{false};  // the machine has no memory to give
+std::atomic<bool> full{false};  // the machine has no memory left
 std::atomic<int> populated{0};
 
 }  // namespace
@@ -42,7 +42,7 @@ extern "C" int madvise(void* address, size_t size, int advice) noexcept {
   return static_cast<int>(::syscall(SYS_madvise, address, size, advice));
 }
 
-TEST_CASE("memory that the machine cannot give is an error whatever the size of its pages") {
+TEST_CASE("memory that the machine cannot provide is an error for any page size") {
   for (const bool pages_are_large : {false, true}) {
     INFO("large " << pages_are_large);
     large = pages_are_large;

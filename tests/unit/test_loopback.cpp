@@ -77,13 +77,13 @@ TEST_CASE("a message that is too long is refused and nothing is written beyond t
   }
 }
 
-TEST_CASE("a message that was taken back is not read any more") {
+TEST_CASE("a cancelled message is not read any more") {
   Pair pair;
   std::vector<std::byte> data = pattern(4 << 20), room(4 << 20);
   Message send, receive;
   pair.a.send(1, {}, {}, data.data(), data.size(), &send);
   pair.b.receive(0, {}, room.data(), room.size(), &receive);
-  pair.b.progress();  // a piece of it
+  pair.b.progress();  // sends a piece of it
   CHECK(!receive.done);
   pair.a.cancel(&send);
   data = {};
@@ -92,7 +92,7 @@ TEST_CASE("a message that was taken back is not read any more") {
   CHECK(receive.status.code() == Code::kPeerFailed);
 }
 
-TEST_CASE("a message without a receive can be looked at") {
+TEST_CASE("a message without a receive can be probed") {
   Pair pair;
   Message send;
   Descriptor sent, seen;
@@ -126,7 +126,7 @@ TEST_CASE("control events of a rank arrive once, in order, and not after stop") 
   CHECK(recorder.events.size() == 4);
 }
 
-TEST_CASE("ranks of one process share a fabric, and it is theirs alone") {
+TEST_CASE("ranks of one process share a fabric, and no other rank uses it") {
   SystemClock clock;
   Log log;
   test::ThreadGroup group(1, clock);
@@ -140,7 +140,7 @@ TEST_CASE("ranks of one process share a fabric, and it is theirs alone") {
 
 namespace {
 
-// Says what another process would say.
+// Returns what another process would send.
 class ForeignExchange final : public Exchange {
  public:
   int rank() const override { return 0; }

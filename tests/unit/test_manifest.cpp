@@ -1,4 +1,4 @@
-// lib/sync/manifest: what a list of parameters must be, and how two ranks' lists are compared.
+// lib/sync/manifest: valid lists of parameters, and the comparison of two ranks' lists.
 #include <limits>
 #include <string>
 #include <vector>
@@ -10,7 +10,7 @@ using namespace weft;
 
 namespace {
 
-// A weft_param that keeps what it points at.
+// A weft_param with the memory to which it points.
 struct Given {
   std::string name = "w";
   std::vector<int64_t> shape = {2, 3};
@@ -76,7 +76,7 @@ TEST_CASE("a manifest counts elements and knows which layouts are dense") {
   CHECK(m.params[2].dense);
   CHECK(m.params[3].dense);
   CHECK(!m.params[4].dense);
-  CHECK(m.params[5].dense);  // strides of dimensions with one element say nothing
+  CHECK(m.params[5].dense);  // strides of dimensions with one element do not matter
   CHECK(m.params[5].strides == row_major({1, 5, 1}));
 }
 
@@ -116,7 +116,7 @@ TEST_CASE("a parameter that cannot be synchronised is refused by name") {
             "no parameter of the list has a gradient"));
 }
 
-TEST_CASE("parameters that together are larger than memory can be are refused") {
+TEST_CASE("parameters that together exceed the address space are refused") {
   const int64_t huge = int64_t{1} << 44;  // 64 TiB of f32
   weft_param params[4]{};
   const char* const names[] = {"a", "b", "c", "d"};
@@ -143,7 +143,7 @@ TEST_CASE("params may be elements of a longer struct than this library knows") {
   CHECK(manifest.params[1].count == 7);
 }
 
-TEST_CASE("a manifest that was written is read again, and nothing else is") {
+TEST_CASE("a written manifest can be read again, and other bytes are refused") {
   const Manifest m = made({{.name = "a", .strides = {1, 2}}, {.name = "b", .shape = {}}});
   ByteWriter writer;
   m.write(&writer);
@@ -158,7 +158,7 @@ TEST_CASE("a manifest that was written is read again, and nothing else is") {
   longer.push_back(std::byte{0});
   CHECK(!Manifest::read(longer, &read).ok());
 
-  // Any single byte may be wrong: no crash, no huge allocation, and what is read is a legal parameter.
+  // Any single byte may be wrong: no crash, no huge allocation, and a decoded parameter is valid.
   for (size_t at = 0; at < writer.bytes().size(); at++) {
     for (const int flip : {0x01, 0x80, 0xff}) {
       Bytes bytes = writer.bytes();
@@ -187,7 +187,7 @@ TEST_CASE("the first difference between two ranks names the parameter and both s
   CHECK(has(count, "'b' f32 [5] is on rank 0 only"));
 }
 
-TEST_CASE("complex numbers are pairs of floats in one more dimension, dense where they are") {
+TEST_CASE("complex numbers are pairs of floats in one more dimension, dense if the complex layout is") {
   const Manifest m = made({{.name = "c", .shape = {4, 3}, .dtype = WEFT_DTYPE_C64},
                            {.name = "t", .shape = {4, 3}, .strides = {1, 4}, .dtype = WEFT_DTYPE_C128},
                            {.name = "gaps", .shape = {4}, .strides = {3}, .dtype = WEFT_DTYPE_C64},

@@ -1,5 +1,5 @@
-// lib/rendezvous/mesh: ranks are connected with each other, hand over descriptors and messages, and know who
-// left and who died.
+// lib/rendezvous/mesh: ranks connect with each other, pass descriptors and messages, and detect which ranks
+// left and which died.
 #include "rendezvous/mesh.h"
 
 #include <sys/mman.h>
@@ -20,7 +20,7 @@ void write_byte(int fd) {
   REQUIRE(::write(fd, "x", 1) == 1);
 }
 
-// An exchange that hears of rank 2's death late: a few looks after `over`.
+// An exchange that reports rank 2's death late: a few polls after `over`.
 class LateNews final : public Exchange {
  public:
   LateNews(Exchange& exchange, const std::atomic<bool>& over) : exchange_(exchange), over_(over) {}
@@ -43,7 +43,7 @@ class LateNews final : public Exchange {
 
 }  // namespace
 
-TEST_CASE("1 to 8 ranks form a mesh, and every pair exchanges messages in order") {
+TEST_CASE("1 to 8 ranks create a mesh, and every pair exchanges messages in order") {
   for (const int size : {1, 2, 5, 8}) {
     Meshes meshes = form_all(size);
     std::vector<Witness> witnesses(static_cast<size_t>(size));
@@ -114,7 +114,7 @@ TEST_CASE("descriptors reach the ranks of the same host, in order, amid other me
   CHECK(meshes[0]->send_fd(7, 0).code() == Code::kArg);
 }
 
-TEST_CASE("a rank that says farewell has left, one that only closes is lost") {
+TEST_CASE("a rank that says goodbye has left, one that only closes is lost") {
   Meshes meshes = form_all(3);
   Witness witness;
   meshes[0]->start(&witness);
@@ -180,7 +180,7 @@ TEST_CASE("a mesh may be destroyed inside a call of its listener") {
   meshes[1]->stop();
 }
 
-TEST_CASE("many threads send at once and nothing is mixed up") {
+TEST_CASE("many threads send at once and messages stay intact") {
   Meshes meshes = form_all(2);
   Witness sender, receiver;
   meshes[0]->start(&sender);
@@ -208,7 +208,7 @@ TEST_CASE("a peer that does not read costs bounded memory and no waiting") {
   meshes[0]->stop();
 }
 
-TEST_CASE("a killed process is known at once, with its process or connection as evidence") {
+TEST_CASE("a killed process is detected at once, with its process or connection as evidence") {
   const std::string store = unique_store();
   int ready[2];
   REQUIRE(::pipe(ready) == 0);
@@ -249,7 +249,7 @@ TEST_CASE("a killed process is known at once, with its process or connection as 
   meshes[2]->stop();
 }
 
-TEST_CASE("a process whose forked child keeps the connection open is known by its pidfd") {
+TEST_CASE("the death of a process whose forked child keeps the connection open is detected by its pidfd") {
   const std::string store = unique_store();
   int ready[2], release[2];
   REQUIRE(::pipe(ready) == 0);
@@ -287,7 +287,7 @@ TEST_CASE("a process whose forked child keeps the connection open is known by it
   mesh->stop();
 }
 
-TEST_CASE("a rank that dies or gives up while the mesh forms fails the others, by name") {
+TEST_CASE("a rank that dies or gives up during the mesh's creation fails the others, by name") {
   const std::string store = unique_store();
   std::vector<Status> results(2);
   std::vector<std::thread> threads;
@@ -305,7 +305,7 @@ TEST_CASE("a rank that dies or gives up while the mesh forms fails the others, b
     nowhere.unix_name = "weft-test-nobody-listens-here";
     std::vector<Bytes> all;
     REQUIRE(exchange->all_gather(mesh::encode(nowhere), &all, in_ms(kPlenty)).ok());
-  }  // gone after it told where it listens
+  }  // gone after it has published its address
   for (std::thread& thread : threads) thread.join();
   for (const Status& status : results) {
     INFO(status.text());

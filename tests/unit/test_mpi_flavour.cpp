@@ -1,11 +1,11 @@
-// Which MPI library a process uses.
+// Selection of the MPI library that a process uses.
 #include "mpi_flavour.h"
 
 #include "support/catch.h"
 
 using namespace weft;
 
-TEST_CASE("the MPI library that the program has loaded is used, whoever started it") {
+TEST_CASE("the MPI library that the program has loaded is used, whatever started the process") {
   for (const char* const loaded : {"openmpi", "mpich"}) {
     for (const char* const launcher : {"", "openmpi", "mpich"}) {
       INFO(loaded << " under " << launcher);
@@ -16,7 +16,7 @@ TEST_CASE("the MPI library that the program has loaded is used, whoever started 
   }
 }
 
-TEST_CASE("a program that has loaded none uses the library whose mpirun started it") {
+TEST_CASE("a program that has loaded no MPI library uses that of the mpirun that started it") {
   for (const char* const launcher : {"openmpi", "mpich"}) {
     std::string flavour;
     CHECK(choose_mpi({"", launcher}, &flavour).ok());
@@ -32,7 +32,7 @@ TEST_CASE("a process that is no rank of an MPI job loads no MPI library") {
   CHECK(flavour == "as before");
 }
 
-TEST_CASE("the MPI libraries are called by their names") {
+TEST_CASE("the MPI libraries are reported by their names") {
   CHECK(std::string(mpi_title("openmpi")) == "Open MPI");
   CHECK(std::string(mpi_title("mpich")) == "MPICH");
 }

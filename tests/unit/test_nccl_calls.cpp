@@ -1,6 +1,7 @@
-// What Weft and its tests rely on of NCCL: asked of the fake here, and as tests/gpu of a real one
-// (WEFT_TEST_REAL_NCCL), found as Weft finds it. Where they differ, the fake is wrong. Two ranks where there
-// are two devices, or where NCCL takes two ranks on one (NCCL_MULTI_RANK_GPU_ENABLE=1, in later versions).
+// Behaviour of NCCL on which Weft and its tests rely. Here it is checked on the fake, in tests/gpu on a real
+// NCCL (WEFT_TEST_REAL_NCCL), which is found as Weft finds it. If they differ, the fake is wrong. Uses two
+// ranks if there are two devices, or if NCCL accepts two ranks on one (later versions with
+// NCCL_MULTI_RANK_GPU_ENABLE=1).
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
@@ -40,7 +41,7 @@ constexpr Type kTypes[] = {{"i8", ncclInt8, 1},     {"u8", ncclUint8, 1},      {
                            {"f16", ncclFloat16, 2}, {"bf16", ncclBfloat16, 2}, {"f32", ncclFloat32, 4},
                            {"f64", ncclFloat64, 8}};
 
-// Whole numbers from 0 to 100.
+// Encodes whole numbers from 0 to 100.
 std::vector<char> encode(const Type& type, const std::vector<double>& values) {
   std::vector<char> bytes(values.size() * type.size);
   for (size_t i = 0; i < values.size(); i++) {
@@ -64,7 +65,7 @@ std::vector<char> encode(const Type& type, const std::vector<double>& values) {
 double value(int rank, size_t i) {
   return static_cast<double>(i % 3 + 2 * static_cast<size_t>(rank) + 1);
 }
-// f(i) for each of count elements.
+// Returns f(i) for each of count elements.
 template <class Make>
 std::vector<char> filled(const Type& type, size_t count, Make&& make) {
   std::vector<double> values(count);
@@ -76,7 +77,7 @@ std::vector<char> given(const Type& type, int rank, size_t count = kCount) {
 }
 constexpr Type kFloat = {"f32", ncclFloat32, 4};
 
-// What ranks give and get in collectives of blocks.
+// The inputs and results of ranks in collectives of blocks.
 struct Blocks {
   explicit Blocks(Clique& ranks) : clique(ranks), size(ranks.size()), n(static_cast<size_t>(ranks.size())) {}
   void start() const {
@@ -87,7 +88,7 @@ struct Blocks {
     return std::vector<char>(whole.begin() + static_cast<ptrdiff_t>(4 * from),
                              whole.begin() + static_cast<ptrdiff_t>(4 * (from + count)));
   }
-  // The blocks at this place of every rank.
+  // Returns the blocks at this place of every rank.
   std::vector<char> joined(size_t at) const {
     std::vector<char> all;
     for (int r = 0; r < size; r++) {
@@ -111,14 +112,14 @@ struct Blocks {
 
 }  // namespace
 
-TEST_CASE("NCCL says its version, and what a result means") {
+TEST_CASE("NCCL reports its version, and the text of a result") {
   const Nccl nccl;
   CHECK(nccl->version >= nccl::kMinVersion);
   for (int result = ncclSuccess; result < ncclNumResults; result++)
     CHECK(std::strlen(nccl->ncclGetErrorString(static_cast<ncclResult_t>(result))) > 0);
 }
 
-TEST_CASE("communicators that do not block are made, and ended") {
+TEST_CASE("non-blocking communicators can be created and ended") {
   const Nccl nccl;
   Clique clique(*nccl, nccl.devices());
   INFO(clique.why);
@@ -162,7 +163,7 @@ TEST_CASE("all-reduce has every type and operation, in place too") {
   }
 }
 
-TEST_CASE("the other collectives put everything where it belongs") {
+TEST_CASE("the other collectives store every block at its place") {
   const Nccl nccl;
   Clique clique(*nccl, nccl.devices());
   REQUIRE(clique.made == ncclSuccess);
@@ -192,7 +193,7 @@ TEST_CASE("the other collectives put everything where it belongs") {
   for (int r = 0; r < size; r++) CHECK(clique.read(r, 4 * blocks.n * block) == blocks.joined(0));
 }
 
-TEST_CASE("so do the collectives of later versions") {
+TEST_CASE("collectives of later versions store every block at its place") {
   const Nccl nccl;
   if (nccl->all_to_all == nullptr) WEFT_SKIP("NCCL has them from 2.28 on");
   Clique clique(*nccl, nccl.devices());
@@ -217,7 +218,7 @@ TEST_CASE("so do the collectives of later versions") {
     CHECK(clique.read(r, 4 * block) == blocks.bytes(last, static_cast<size_t>(r) * block, block));
 }
 
-TEST_CASE("messages of a group meet, whatever their order, a rank's own to itself too") {
+TEST_CASE("messages of a group match in any order, also a rank's messages to itself") {
   const Nccl nccl;
   Clique clique(*nccl, nccl.devices());
   REQUIRE(clique.made == ncclSuccess);
@@ -238,7 +239,7 @@ TEST_CASE("messages of a group meet, whatever their order, a rank's own to itsel
   }
 }
 
-TEST_CASE("a sum of f16 takes a factor") {
+TEST_CASE("a sum of f16 accepts a factor") {
   const Nccl nccl;
   Clique clique(*nccl, nccl.devices());
   REQUIRE(clique.made == ncclSuccess);
@@ -265,7 +266,7 @@ TEST_CASE("a sum of f16 takes a factor") {
   CHECK(clique.read(0, wanted.size()) == wanted);
 }
 
-TEST_CASE("nothing is done before the stream comes to it, and nothing of nothing") {
+TEST_CASE("operations run in stream order, and empty ones do nothing") {
   const Nccl nccl;
   Clique clique(*nccl, nccl.devices());
   REQUIRE(clique.made == ncclSuccess);
@@ -295,7 +296,7 @@ TEST_CASE("nothing is done before the stream comes to it, and nothing of nothing
   for (int r = 0; r < clique.size(); r++) CHECK(clique.read(r, wanted.size()) == wanted);
 }
 
-TEST_CASE("memory of NCCL's own is registered, used and given back") {
+TEST_CASE("memory that NCCL allocates can be registered, used and freed") {
   const Nccl nccl;
   if (!nccl->registers()) WEFT_SKIP("NCCL registers memory from 2.19 on");
   Clique clique(*nccl, nccl.devices());
@@ -381,7 +382,7 @@ TEST_CASE("a rank that never comes is waited for until an abort") {
   CHECK(cudaStreamSynchronize(first.stream) == cudaSuccess);
 }
 
-TEST_CASE("arguments that make no sense are refused, and end a communicator that does not block") {
+TEST_CASE("invalid arguments are refused, and end a non-blocking communicator") {
   Nccl nccl;
   using Call = std::function<ncclResult_t(const Member&)>;
   const std::vector<std::pair<const char*, Call>> calls = {
@@ -425,7 +426,7 @@ TEST_CASE("arguments that make no sense are refused, and end a communicator that
   nccl.forgive();
 }
 
-TEST_CASE("two ranks on one device are refused, unless NCCL is told to take them and can") {
+TEST_CASE("two ranks on one device are refused, unless NCCL is configured to accept them and can") {
   const Nccl nccl;
   const char* const asked = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
   const bool allowed = asked != nullptr && std::string(asked) == "1";

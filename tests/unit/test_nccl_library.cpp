@@ -1,4 +1,4 @@
-// Loading NCCL: the fake, and the real one where meson found its wheel (it needs no GPU for that).
+// Loading NCCL: the fake, and the real library if meson has found its wheel (it needs no GPU for that).
 #include <dlfcn.h>
 
 #include <string>
@@ -19,12 +19,12 @@ std::string fake_file() {
 
 }  // namespace
 
-TEST_CASE("versions of NCCL are told as NVIDIA tells them") {
+TEST_CASE("versions of NCCL are printed as NVIDIA prints them") {
   CHECK(nccl::version_text(21403) == "2.14.3");
   CHECK(nccl::version_text(23203) == "2.32.3");
 }
 
-TEST_CASE("a library is refused that is too old, missing, or no NCCL") {
+TEST_CASE("a library that is too old, missing, or no NCCL is refused") {
   std::shared_ptr<const nccl::Library> library;
   REQUIRE(nccl::load(fake_file(), &library).ok());
   CHECK(library->all_to_all != nullptr);
@@ -44,7 +44,7 @@ TEST_CASE("a library is refused that is too old, missing, or no NCCL") {
 }
 
 #ifdef WEFT_REAL_NCCL
-TEST_CASE("the real NCCL has what Weft calls") {
+TEST_CASE("the real NCCL exports what Weft calls") {
   std::shared_ptr<const nccl::Library> library;
   const Status status = nccl::load(WEFT_REAL_NCCL, &library);
   INFO(status.text());

@@ -1,5 +1,5 @@
-// Which NCCL is taken in a process that has loaded one: what is loaded stays so, and these cases are a
-// program of their own.
+// Which NCCL is used in a process that has already loaded one. A loaded library stays loaded, so these cases
+// have a program of their own.
 #include <dlfcn.h>
 
 #include <string>
@@ -21,7 +21,7 @@ std::string file_of(Function* function) {
 
 }  // namespace
 
-TEST_CASE("the libnccl.so.2 that the process has loaded comes before the file that is named") {
+TEST_CASE("a libnccl.so.2 that the process has loaded is used before the named file") {
   const std::string named = file_of(&fake_nccl_setup);
   std::shared_ptr<const nccl::Library> library;
   REQUIRE(nccl::load(named, &library).ok());

@@ -1,5 +1,6 @@
-// lib/rendezvous among other users of the host: whoever may bind the store's name, connect to it, or share
-// its number in a user namespace neither joins a job nor keeps it from meeting, nor fills its log.
+// lib/rendezvous among other users of the host. Another user may bind the store's name, connect to it, or
+// share its number in a user namespace. Such a user neither joins a job, nor blocks its bootstrap, nor fills
+// its log.
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
@@ -52,7 +53,7 @@ Address unix_at(const std::string& name) {
   return address;
 }
 
-// Runs body in a process of its own, as another user if uid is not 0. Its exit code says what it found.
+// Runs body in a process of its own, as another user if uid is not 0. Its exit code is the result.
 class Child {
  public:
   Child(uid_t uid, const std::function<int()>& body) {
@@ -62,7 +63,7 @@ class Child {
     if (pid_ > 0) return;
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent || (uid != 0 && ::setuid(uid) != 0)) ::_exit(100);
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // another user's number takes it back
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // setting the uid has cleared it
     ::_exit(body());
   }
   ~Child() {
@@ -85,7 +86,7 @@ class Child {
 
 enum class Squat { kListens, kBindsOnly, kFull };
 
-// Another user's process that holds a name, and others that begin like the one that replaces it.
+// Another user's process that holds a name, and more names with the same beginning as its replacement.
 class Squatter {
  public:
   Squatter(const std::string& name, Squat how) : child_(kNobody, [&] { return hold(name, how); }) {
@@ -122,7 +123,7 @@ class Squatter {
   Child child_;
 };
 
-// Each rank on a thread of its own: joins, gathers once, and leaves. Their failures' texts.
+// Each rank is a thread that joins, gathers once, and leaves. Returns the texts of their failures.
 std::vector<std::string> meet(const std::string& name, int size, const AuthKey& key, uint64_t sequence = 0) {
   std::vector<Status> results(static_cast<size_t>(size));
   std::vector<std::thread> threads;
@@ -156,7 +157,7 @@ void need_root() {
   if (::geteuid() != 0) WEFT_SKIP("becomes another user, which needs root");
 }
 
-// The lines of a log, and how often they are of a level.
+// Collects the lines of a log, and counts them by level.
 struct Lines {
   Log log{[this](LogLevel level, const char* line) {
             const std::lock_guard lock(mutex);
@@ -169,7 +170,7 @@ struct Lines {
   int warnings = 0;
 };
 
-// How many refusals the lines tell: one each, or as many as a line says.
+// Returns how many refusals the lines report: one each, or the number that a line gives.
 int refusals_in(const std::vector<std::string>& lines) {
   int count = 0;
   for (const std::string& line : lines) {
@@ -183,7 +184,7 @@ int refusals_in(const std::vector<std::string>& lines) {
 
 }  // namespace
 
-TEST_CASE("another user who holds the store's name does not keep a job from meeting") {
+TEST_CASE("another user who holds the store's name does not block a job's bootstrap") {
   need_root();
   REQUIRE(init_crypto().ok());
   for (const Squat how : {Squat::kListens, Squat::kBindsOnly, Squat::kFull}) {
@@ -196,7 +197,7 @@ TEST_CASE("another user who holds the store's name does not keep a job from meet
   }
 }
 
-TEST_CASE("a second rank 0 of the same user is an error, and takes no other name") {
+TEST_CASE("a second rank 0 of the same user is an error, and uses no other name") {
   REQUIRE(init_crypto().ok());
   const std::string name = unique_name();
   std::unique_ptr<StoreServer> store;
@@ -229,7 +230,7 @@ TEST_CASE("an external store whose name another user holds is refused at once") 
   CHECK(status.text().find("user 65534") != std::string::npos);
 }
 
-TEST_CASE("a peer whose user the kernel does not tell is refused") {
+TEST_CASE("a peer whose user the kernel does not report is refused") {
   CHECK(check_peer_user(-1).code() == Code::kAuth);
   int ends[2];
   REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
@@ -244,7 +245,8 @@ TEST_CASE("a peer whose user the kernel does not tell is refused") {
 
 namespace {
 
-// 0 if a unix address is served with the secret, and without one if `open`; and a rank is told the same.
+// Returns 0 if a unix address is served with the secret, and without one if `open`, and a rank gets the same
+// answer.
 int serves(bool open) {
   std::unique_ptr<StoreServer> store;
   bool in_use = false;
@@ -287,7 +289,7 @@ TEST_CASE("in the first user namespace the same number is one user's") {
 
 namespace {
 
-// Stands still until it is set.
+// A clock that stands still until the test sets it.
 class SetClock final : public Clock {
  public:
   uint64_t now_ns() override { return now; }
@@ -299,7 +301,7 @@ class SetClock final : public Clock {
 
 }  // namespace
 
-TEST_CASE("refusals have ten lines in ten seconds, and the others are counted") {
+TEST_CASE("at most ten refusals are logged in ten seconds, and the others are counted") {
   Lines lines;
   SetClock clock;
   {
@@ -320,7 +322,7 @@ TEST_CASE("refusals have ten lines in ten seconds, and the others are counted") 
   CHECK(lines.warnings == 11);
 }
 
-TEST_CASE("another user who connects all the time does not fill the log") {
+TEST_CASE("another user who connects continuously does not fill the log") {
   need_root();
   REQUIRE(init_crypto().ok());
   constexpr int kCount = 500;
@@ -337,13 +339,13 @@ TEST_CASE("another user who connects all the time does not fill the log") {
         char byte = 0;
         if (!connect_to(address, &fd, &error).ok()) return 1;
         if (!wait_for(fd.get(), POLLIN, system_clock, in_ms(kPlentyMs))) return 2;
-        if (::recv(fd.get(), &byte, 1, 0) != 0) return 3;  // it was let in
+        if (::recv(fd.get(), &byte, 1, 0) != 0) return 3;  // it was accepted
       }
       return 0;
     });
     CHECK(other.wait() == 0);
   }
   CHECK(refusals_in(lines.lines) == kCount);
-  // A period may end meanwhile.
+  // A log period may end meanwhile.
   CHECK(lines.warnings <= 4 * (Refusals::kLines + 1));
 }

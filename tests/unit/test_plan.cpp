@@ -1,5 +1,5 @@
-// lib/sync/plan: DistributedDataParallel's assignment (reference: test_c10d_common of PyTorch), and what Weft
-// defines beyond it.
+// lib/sync/plan: DistributedDataParallel's assignment (reference: test_c10d_common of PyTorch), and Weft's
+// extensions.
 #include <string>
 #include <vector>
 
@@ -105,18 +105,18 @@ TEST_CASE("a parameter larger than the limit joins the open bucket and is never 
   CHECK(members(plan, true) == Buckets{{0, 1}, {2}});
 }
 
-TEST_CASE("what is left over is ordered by its first member, whatever the dtype") {
+TEST_CASE("remaining buckets are ordered by their first member, whatever the dtype") {
   const Plan plan = make_plan(manifest_of({{Dtype::kF64, 1}, {Dtype::kF16, 1}, {Dtype::kF32, 1}}), {});
   CHECK(members(plan, true) == Buckets{{0}, {1}, {2}});
 }
 
-TEST_CASE("an order of the caller's is kept and not reversed") {
+TEST_CASE("an order that the caller gives is kept and not reversed") {
   const Plan plan = make_plan(manifest_of({{Dtype::kF32, 1}, {Dtype::kF32, 1}, {Dtype::kF32, 1}}),
                               {.limits = {8}, .order = {2, 0, 1}});
   CHECK(members(plan) == Buckets{{2, 0}, {1}});
 }
 
-TEST_CASE("by order of readiness buckets are launched as their last members come") {
+TEST_CASE("by order of readiness buckets are launched as their last members become ready") {
   // The bucket of f64 opens first and is full last.
   const Manifest m =
       manifest_of({{Dtype::kF64, 10}, {Dtype::kF32, 10}, {Dtype::kF32, 10}, {Dtype::kF64, 10}});
@@ -159,7 +159,7 @@ TEST_CASE("a plan of the program's own is taken if every parameter is in one buc
   refused({{0, 2}, {1, 3}}, "unknown parameter");
 }
 
-TEST_CASE("a plan survives its journey as words, and words that are none are refused") {
+TEST_CASE("a plan can be encoded and decoded, and invalid encodings are refused") {
   const Manifest m = manifest_of(kAlternating);
   const Plan plan = make_plan(m, {.limits = {400}});
   std::vector<uint32_t> words(Plan::words(m.params.size()));
@@ -185,7 +185,7 @@ TEST_CASE("a plan survives its journey as words, and words that are none are ref
       std::vector<uint32_t> changed = words;
       changed[i] = value;
       const Status status = Plan::unpack(m, changed, &read);
-      // Either a plan all the same, or refused.
+      // A valid plan in spite of the change, or refused.
       if (!status.ok()) CHECK(status.code() == Code::kMismatch);
     }
   }

@@ -1,4 +1,4 @@
-// lib/sync/planner: boundaries of buckets by a model, against all the boundaries that there are.
+// lib/sync/planner: bucket boundaries by the cost model, compared with all possible boundaries.
 #include <algorithm>
 #include <numeric>
 #include <string>
@@ -43,7 +43,7 @@ std::vector<uint32_t> as_listed(size_t count) {
   return order;
 }
 
-// What is exposed by the best of all plans that keep the order 0, 1, 2 ...
+// Returns the least exposed time of all plans that keep the order 0, 1, 2 ...
 uint64_t least_exposed(const Manifest& m, const ReadyTimes& ready, const TransferCost& cost) {
   const size_t count = m.params.size();
   uint64_t least = UINT64_MAX;
@@ -62,7 +62,7 @@ uint64_t least_exposed(const Manifest& m, const ReadyTimes& ready, const Transfe
 
 }  // namespace
 
-TEST_CASE("the cost of a collective is read between the measured sizes") {
+TEST_CASE("the cost of a collective is interpolated between the measured sizes") {
   const TransferCost cost(Points{{1000, 50}, {0, 10}, {3000, 150}});
   CHECK(cost.ns(0) == 10);
   CHECK(cost.ns(500) == 30);
@@ -74,13 +74,13 @@ TEST_CASE("the cost of a collective is read between the measured sizes") {
   CHECK(noisy.ns(150) == 40);
 }
 
-TEST_CASE("what a plan exposes is what comes after the last gradient") {
+TEST_CASE("the exposed time of a plan is the time after the last gradient") {
   const Manifest m = manifest_of({100, 100});  // 400 bytes each
   const TransferCost cost(Points{{0, 10}, {1000, 1010}});
   Plan apart, together;
   REQUIRE(make_plan(m, Buckets{{0}, {1}}, &apart).ok());
   REQUIRE(make_plan(m, Buckets{{0, 1}}, &together).ok());
-  CHECK(exposed_ns(apart, {0, 1000}, cost) == 410);  // the first one was through long before
+  CHECK(exposed_ns(apart, {0, 1000}, cost) == 410);  // the first one had completed long before
   CHECK(exposed_ns(together, {0, 1000}, cost) == 810);
   CHECK(exposed_ns(apart, {0, 100}, cost) == 410 + 310);
   CHECK(exposed_ns(apart, {0, kNeverReady}, cost) == 820);
@@ -117,14 +117,14 @@ TEST_CASE("a plan by the model follows the order of readiness, and leaves the la
   CHECK(members(plan).back() == std::vector<uint32_t>{5});
 }
 
-TEST_CASE("where nothing can overlap, one bucket is best") {
+TEST_CASE("if nothing can overlap, one bucket is best") {
   const Manifest m = manifest_of({10, 20, 30, 40});
   const Plan plan =
       plan_by_model(m, bucket_limits({}), {5, 5, 5, 5}, TransferCost(Points{{0, 100}, {1000, 200}}));
   CHECK(members(plan) == Buckets{{0, 1, 2, 3}});
 }
 
-TEST_CASE("a plan by the model never exposes more than DDP's, whatever shares the network") {
+TEST_CASE("a plan by the model never exposes more than DDP's, whatever else uses the network") {
   SplitMix64 random(7);
   for (int round = 0; round < 200; round++) {
     Manifest m;
@@ -146,12 +146,12 @@ TEST_CASE("a plan by the model never exposes more than DDP's, whatever shares th
     const Plan by_size = make_plan(m, {.limits = limits, .order = order});
     CAPTURE(round);
     CHECK(exposed_ns(plan, ready, cost) <= exposed_ns(by_size, ready, cost));
-    Plan again;  // what travels to the other ranks is legal, and nobody is left out
+    Plan again;  // the plan that is sent to the other ranks is valid, and has every parameter
     CHECK(make_plan(m, members(plan), &again).ok());
   }
 }
 
-TEST_CASE("a model of very many parameters is planned all the same") {
+TEST_CASE("a model with very many parameters can be planned") {
   std::vector<uint64_t> counts(20000);
   ReadyTimes ready(counts.size());
   for (size_t i = 0; i < counts.size(); i++) {
@@ -165,7 +165,7 @@ TEST_CASE("a model of very many parameters is planned all the same") {
   CHECK(exposed_ns(plan, ready, cost) < exposed_ns(by_size, ready, cost) / 2);
 }
 
-TEST_CASE("where communication lags behind, what is needed first is launched first of what is ready") {
+TEST_CASE("if communication lags behind, the ready bucket that is needed first is launched first") {
   const Manifest m = manifest_of({100, 100, 100, 100, 100});  // 400 bytes: 410 ns each
   const TransferCost cost(Points{{0, 10}, {1000, 1010}});
   const ReadyTimes ready = {400, 300, 200, 100, 0};
@@ -173,24 +173,24 @@ TEST_CASE("where communication lags behind, what is needed first is launched fir
   const auto plan = [&](const ReadyTimes& when) {
     return members(plan_by_model(m, alone, when, cost, LaunchOrder::kFirstNeeded));
   };
-  // All others are ready when the first one, which had the network alone, is through.
+  // All others are ready when the first bucket, which had the network alone, completes.
   CHECK(plan(ready) == Buckets{{4}, {0}, {1}, {2}, {3}});
-  // 3 must not wait for 0, which is not ready at 410; when 3 is through it is.
+  // 3 must not wait for 0, which is not ready at 410; when 3 completes it is.
   CHECK(plan({500, 2000, 450, 100, 0}) == Buckets{{4}, {3}, {0}, {2}, {1}});
-  // Nothing lags behind: the order of readiness.
+  // Nothing lags behind, so the order of readiness is kept.
   CHECK(plan({4000, 3000, 2000, 1000, 0}) == Buckets{{4}, {3}, {2}, {1}, {0}});
-  // The network is free at 410, and would be idle until the next one is ready.
+  // The network is free at 410, and would be idle until the next bucket is ready.
   CHECK(plan({3000, 2000, 2000, 2000, 0}) == Buckets{{4}, {1}, {2}, {3}, {0}});
   CHECK(plan({kNeverReady, 0, 0, 0, 0}) == Buckets{{0}, {1}, {2}, {3}, {4}});
   const Plan by_readiness = plan_by_model(m, alone, ready, cost);
-  CHECK(members(by_readiness) == Buckets{{4}, {3, 2, 1, 0}});  // which takes no heed of the limits
+  CHECK(members(by_readiness) == Buckets{{4}, {3, 2, 1, 0}});  // this plan ignores the limits
   const Plan moved = first_needed(by_readiness, ready, cost);
   CHECK(moved == by_readiness);
 }
 
-TEST_CASE("launching what is needed first costs nothing, and has it through no later") {
+TEST_CASE("launching what is needed first costs no time, and completes it no later") {
   SplitMix64 random(20261122);
-  // When the bucket with a parameter is through.
+  // Returns when the bucket with a parameter completes.
   const auto through = [](const Plan& plan, const ReadyTimes& ready, const TransferCost& cost,
                           uint32_t param) {
     uint64_t now = 0;

@@ -1,4 +1,5 @@
-// lib/sync/prelude: what comes before the gradients of a step: buffers from one rank, values compared.
+// lib/sync/prelude: the pre-step work before gradients: buffers are broadcast from one rank, and values are
+// compared.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -42,7 +43,7 @@ class Replica {
     out[3].strides = two;
     return out;
   }
-  // The buffers are those of this rank, and what is between the elements of "column" is still `self`'s.
+  // Returns true if the buffers are those of this rank, and the gaps of "column" are still those of `self`.
   bool has_buffers_of(int rank, int self) const {
     bool same = batches == rank;
     for (size_t i = 0; i < 3; i++) same &= mean[i] == 100.0 * rank + static_cast<double>(i);
@@ -80,7 +81,7 @@ Status make(const std::shared_ptr<Comm>& comm, const std::vector<weft_param>& pa
   return Reducer::create(comm, Status(), options, allreduce_hook(), reducer);
 }
 
-// The rest of a step: every rank's gradient is its rank.
+// Runs the rest of a step; every rank's gradient is its rank number.
 void end_step(Rank& self, Reducer& reducer, int32_t mode, float expected) {
   float own[5];
   void* gradient = own;
@@ -113,7 +114,7 @@ TEST_CASE("buffers are the root's on every rank when a synchronised step has beg
         if (!reducer) return;
         const int source = root == WEFT_ROOT_LAST_ACTIVE ? self.size - 1 : root;
         for (int step = 0; step < 3; step++) {
-          replica.fill(self.rank);  // each rank's forward changes its own
+          replica.fill(self.rank);  // each rank's forward pass changes its own buffers
           const weft_begin_options local = with(WEFT_BEGIN_LOCAL);
           self.expect(reducer->begin(&local), "begin locally");
           self.expect(replica.has_buffers_of(self.rank, self.rank), "a local step moves nothing");
@@ -147,7 +148,7 @@ TEST_CASE("buffers come from the highest rank that has data in the step, also to
     const Wish wish = {.flags = WEFT_REDUCER_BUFFERS | WEFT_REDUCER_UNEVEN, .root = WEFT_ROOT_LAST_ACTIVE};
     self.expect(make(self.comm, replica.params(), wish, &reducer), "create");
     if (!reducer) return;
-    // Rank 2 has nothing in step 1, nobody in step 2; then 2 and later 1 run out of data.
+    // Rank 2 has no data in step 1, no rank in step 2; then 2 and later 1 run out of data.
     const weft_begin_options nothing = with(WEFT_BEGIN_NO_DATA);
     const auto expect_root = [&](int root, const char* what) {
       self.expect(replica.has_buffers_of(root, self.rank), what);
@@ -178,7 +179,7 @@ TEST_CASE("buffers come from the highest rank that has data in the step, also to
   }));
 }
 
-TEST_CASE("values are compared as steps begin, and a step without agreement does not") {
+TEST_CASE("values are compared when a step begins, and a difference fails its begin") {
   check(run_threads(3, [](Rank& self) {
     Replica replica(self.rank);
     std::unique_ptr<Reducer> reducer;
@@ -189,7 +190,7 @@ TEST_CASE("values are compared as steps begin, and a step without agreement does
     repair.flags = WEFT_BROADCAST_PARAMS | WEFT_BROADCAST_STATE;
     for (int step = 0; step < 5; step++) {
       replica.fill(self.rank);
-      // Between the steps that look nobody notices.
+      // In steps without a check no rank notices.
       if (self.rank == 1 && step == 1) replica.weight[4] = 9;
       if (self.rank == 2 && step == 2) replica.frozen = 9;
       if (self.rank == 0 && step == 4) replica.weight[0] = 9;
@@ -211,12 +212,12 @@ TEST_CASE("values are compared as steps begin, and a step without agreement does
       self.expect(replica.has_buffers_of(0, self.rank), "buffers");
       end_step(self, *reducer, WEFT_GRADIENT_COPY, 1);
     }
-    // The order of readiness was noted, although the first attempt may have failed.
+    // The order of readiness was recorded, although the first attempt may have failed.
     self.expect(reducer->replan({}, {}), "re-plan");
   }));
 }
 
-TEST_CASE("what a rank holds that has joined counts for nothing when values are compared") {
+TEST_CASE("values of a rank that has joined are ignored in the comparison") {
   check(run_threads(3, [](Rank& self) {
     Replica replica(self.rank);
     std::unique_ptr<Reducer> reducer;
@@ -225,7 +226,7 @@ TEST_CASE("what a rank holds that has joined counts for nothing when values are 
     if (!reducer) return;
     weft_join_result result{};
     if (self.rank == 0) {
-      replica.weight[1] = 33;  // not updated any more
+      replica.weight[1] = 33;  // no longer updated
       const Status joined = reducer->join({}, &result);
       self.expect(joined.code() == Code::kMismatch && joined.info().ranks == std::vector<int>{2},
                   joined.text());
@@ -246,7 +247,7 @@ TEST_CASE("what a rank holds that has joined counts for nothing when values are 
   }));
 }
 
-TEST_CASE("a step whose buffers do not come has not begun when its deadline has passed") {
+TEST_CASE("a step whose buffers do not arrive by the deadline has not begun") {
   check(run_threads(2, [](Rank& self) {
     Replica replica(self.rank);
     std::unique_ptr<Reducer> reducer;
@@ -259,7 +260,7 @@ TEST_CASE("a step whose buffers do not come has not begun when its deadline has 
   }));
 }
 
-TEST_CASE("preludes that cannot be, or that ranks want differently, are refused when a reducer is created") {
+TEST_CASE("invalid or differing pre-step options are refused when a reducer is created") {
   check(run_threads(2, [](Rank& self) {
     Replica replica(self.rank);
     std::unique_ptr<Reducer> reducer;
