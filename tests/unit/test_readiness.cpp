@@ -1,5 +1,5 @@
-// lib/sync/readiness and ready_order: the words that calls of ready exchange, alone and against a finish on
-// another thread.
+// lib/sync/readiness and ready_order: the atomic words that calls of ready share, alone and against a finish
+// on another thread.
 #include <chrono>
 #include <string>
 #include <thread>
@@ -51,7 +51,7 @@ TEST_CASE("a step is settled when every gradient that was claimed has arrived") 
   }
 }
 
-TEST_CASE("of a bucket's gradients each arrives at once but the last, which arrives when it is done") {
+TEST_CASE("each gradient of a bucket arrives at once, except the last, which arrives when its copy is done") {
   const Plan plan = plan_of(3, 1200);
   Readiness readiness(plan);
   readiness.open(1, false);
@@ -60,13 +60,13 @@ TEST_CASE("of a bucket's gradients each arrives at once but the last, which arri
   CHECK(readiness.arrive_unless_last(0));
   CHECK_FALSE(readiness.arrive_unless_last(0));
   CHECK_FALSE(readiness.full(0));
-  CHECK_FALSE(readiness.settled());  // somebody is still at it
+  CHECK_FALSE(readiness.settled());  // a thread is still copying its gradient
   CHECK(readiness.arrive(0));
   CHECK(readiness.full(0));
   CHECK(readiness.settled());
 }
 
-TEST_CASE("of many threads whose gradients arrive one finds that its own is the last") {
+TEST_CASE("if many threads' gradients arrive, exactly one thread finds that its own is the last") {
   constexpr int kThreads = 4;
   const Plan plan = plan_of(kThreads, 100'000);
   Readiness readiness(plan);
@@ -124,7 +124,7 @@ TEST_CASE("a parameter that no step uses is refused, and one whose uses are lear
   CHECK(readiness.uses(1, 1) == 5);
 }
 
-TEST_CASE("a copy in a local step is waited for, and one that comes too late does not begin") {
+TEST_CASE("a local step's end waits for a running copy, and a copy that comes too late does not begin") {
   const Plan plan = plan_of(2, 400);
   Readiness readiness(plan);
   readiness.open(1, true);
@@ -134,19 +134,19 @@ TEST_CASE("a copy in a local step is waited for, and one that comes too late doe
   CHECK(readiness.copying(0));
   readiness.leave(0);
   CHECK_FALSE(readiness.copying(0));
-  // It saw the step open, and claims once it is closed.
+  // The call saw the step open, and claims after it is closed.
   CHECK(readiness.use(1, 1) == Use::kLast);
   CHECK_FALSE(readiness.enter(1, local(1)));
   CHECK_FALSE(readiness.copying(1));
 }
 
-TEST_CASE("a call that comes a step too late leaves the next step's claim alone") {
+TEST_CASE("a call that comes a step too late does not change the next step's claim") {
   const Plan plan = plan_of(1, 400);
   Readiness readiness(plan);
   readiness.open(1, true);
   readiness.close();
   readiness.open(2, true);
-  CHECK(readiness.use(0, 1) == Use::kLast);  // nobody of step 2 was there before
+  CHECK(readiness.use(0, 1) == Use::kLast);  // no call of step 2 came before
   CHECK(readiness.use(0, 2) == Use::kLast);
   CHECK(readiness.enter(0, local(2)));
   CHECK_FALSE(readiness.enter(0, local(1)));
@@ -159,7 +159,7 @@ TEST_CASE("nothing is copied after a local step's end") {
   constexpr uint32_t kSteps = 3000;
   const Plan plan = plan_of(kParams, 400);
   Readiness readiness(plan);
-  std::vector<uint64_t> copies(kParams);  // element i: whoever has claimed i
+  std::vector<uint64_t> copies(kParams);  // element i: written by the thread that has claimed i
   std::atomic<bool> over{false};
   const auto work = [&] {
     while (!over.load()) {
@@ -176,7 +176,7 @@ TEST_CASE("nothing is copied after a local step's end") {
   const auto late = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   bool bounded = true;
   uint64_t most = 0;
-  // Until something has been copied: on a busy machine all steps may be over before the threads begin.
+  // Runs until something has been copied: on a busy machine all steps may be over before the threads begin.
   for (uint32_t stamp = 1; bounded && (stamp <= kSteps || most == 0); stamp++) {
     readiness.open(stamp, true);
     if (stamp % 3 != 0) std::this_thread::yield();
@@ -187,7 +187,7 @@ TEST_CASE("nothing is copied after a local step's end") {
         bounded = std::chrono::steady_clock::now() < late;
       }
     }
-    // A data race with a copy, if there still is one.
+    // This read races with a copy that should not exist any more, which the thread sanitizer would report.
     for (const uint64_t count : copies) most = std::max(most, count);
     for (const uint64_t count : copies) bounded &= count <= stamp;
     bounded &= std::chrono::steady_clock::now() < late;
@@ -198,7 +198,7 @@ TEST_CASE("nothing is copied after a local step's end") {
   CHECK(most > 0);
 }
 
-TEST_CASE("the order of readiness is that of the times, and of the calls where time stands still") {
+TEST_CASE("the order of readiness follows the times, and the calls if times are equal") {
   ReadyOrder order(5);
   CHECK_FALSE(order.noted());
   order.note(3, 70);

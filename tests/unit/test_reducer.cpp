@@ -1,5 +1,5 @@
-// lib/sync/reducer: gradients of several ranks are averaged, in every layout, mode and order of readiness.
-// Misuse and failure: test_reducer_errors.cpp; hooks: test_reducer_hooks.cpp.
+// lib/sync/reducer: averages gradients of several ranks, in every layout, mode and order of readiness. Misuse
+// and failure: test_reducer_errors.cpp; hooks: test_reducer_hooks.cpp.
 #include <atomic>
 #include <mutex>
 
@@ -11,7 +11,7 @@ using namespace weft::test;
 
 namespace {
 
-// One averaged step from `ranks` threads' gradients, checked against the reference.
+// Runs averaged steps with gradients from `ranks` threads, and compares them with the reference.
 void check_steps(int ranks, const RigOptions& rig, int threads, const RanksOptions& options = {}) {
   const Model model(mixed_params());
   const auto failures = run_threads(
@@ -72,7 +72,7 @@ TEST_CASE("in view mode gradients are computed in the buckets, in the parameter'
         make_reducer(self.comm, model, allreduce_hook(), &reducer, {.mode = WEFT_GRADIENT_VIEW});
     self.expect(made, "create");
     if (!made.ok()) return;
-    // Views are packed: what is not dense becomes row-major.
+    // Views are packed: a gradient that is not dense becomes row-major.
     std::vector<TestParam> packed = mixed_params();
     for (TestParam& p : packed) {
       if (p.name == "padded" || p.name == "every_second") p.strides.clear();
@@ -88,7 +88,7 @@ TEST_CASE("in view mode gradients are computed in the buckets, in the parameter'
     for (uint64_t step = 0; step < 2; step++) {
       for (size_t i = 0; i < views.size(); i++) filler.fill(i, step, self.rank, memory[i]);
       self.expect(reducer->begin(nullptr), "begin");
-      // NULL and the view mean the same.
+      // NULL and the view are equivalent.
       std::vector<std::byte*> given = memory;
       if (step == 1) std::fill(given.begin(), given.end(), nullptr);
       self.expect(ready_all(*reducer, given, step, 2), "ready");
@@ -171,7 +171,7 @@ TEST_CASE("two reducers on one communicator do not disturb each other") {
     gb.fill(2, self.rank);
     self.expect(first->begin(nullptr), "begin");
     self.expect(second->begin(nullptr), "begin");
-    // In another order on each rank: they have lanes of their own.
+    // Each rank uses another order: the reducers have lanes of their own.
     for (int turn = 0; turn < 2; turn++) {
       if ((turn == 0) == (self.rank == 0)) {
         self.expect(ready_all(*first, pointers(ga), 0), "ready");
@@ -187,7 +187,7 @@ TEST_CASE("two reducers on one communicator do not disturb each other") {
   check(failures);
 }
 
-TEST_CASE("local steps add up in the bucket, and the next synchronised step averages the sum") {
+TEST_CASE("local steps accumulate in the bucket, and the next synchronised step averages the sum") {
   const Model model(mixed_params());
   const auto failures = run_threads(2, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
@@ -203,7 +203,7 @@ TEST_CASE("local steps add up in the bucket, and the next synchronised step aver
         gradients.fill(seeds.back(), self.rank);
         const std::vector<Bytes> before = gradients.memory();
         weft_begin_options last = WEFT_BEGIN_OPTIONS_INIT;
-        last.micro_batches = 4;  // whatever the program wants to divide by
+        last.micro_batches = 4;  // any divisor that the program wants
         self.expect(reducer->begin(micro < 2 ? &local : &last), "begin");
         self.expect(ready_all(*reducer, pointers(gradients), micro), "ready");
         self.expect(reducer->finish({}), "finish");
@@ -220,7 +220,8 @@ TEST_CASE("local steps add up in the bucket, and the next synchronised step aver
   check(failures);
 }
 
-TEST_CASE("a rank that is one local step off is named, with both numbers, and gets no other rank's window") {
+TEST_CASE(
+    "a rank whose number of local steps differs is named, with both numbers, and gets no wrong result") {
   const Model model(mixed_params());
   for (const uint64_t flags : {uint64_t{0}, WEFT_REDUCER_ABSENT | WEFT_REDUCER_NORMS}) {
     check(run_threads(2, [&](Rank& self) {
@@ -242,7 +243,7 @@ TEST_CASE("a rank that is one local step off is named, with both numbers, and ge
       };
       self.expect(window(3), "a window of all ranks");
       self.expect(window(3), "another one");
-      // Rank 1 lost its place: this window's first step is missing.
+      // Rank 1 missed this window's first step.
       const Status status = window(self.rank == 0 ? 3 : 2);
       self.expect(status.code() == Code::kMismatch, status.text());
       for (const char* part : {"after 3 local steps", "after 2 local steps", "as many local steps"})
@@ -269,8 +270,8 @@ TEST_CASE("a rank that is one step ahead is named, with both steps, and gets no 
           if (!reducer) return;
           Gradients gradients(model);
           const uint64_t param = 0;
-          // Rank 0 breaks the promise that the same is absent everywhere: its second step takes no time, and
-          // in the third it comes to the others' second.
+          // Rank 0 violates the rule that the same parameters are absent everywhere: its second step
+          // completes without communication, and its third step meets the others' second.
           Status status;
           for (uint64_t step = 0; step < 3 && status.ok(); step++) {
             gradients.fill(step, self.rank);
@@ -380,7 +381,7 @@ TEST_CASE("every bucket is reported once, in order, and described with its times
 
 namespace {
 
-// Notes what happens in which order.
+// Records the order of events.
 class Events final : public TraceSink {
  public:
   void record(const TraceEvent& event) override {
@@ -416,7 +417,7 @@ TEST_CASE("a bucket is launched, reduced and copied back while later gradients a
     gradients.fill(5, self.rank);
     self.expect(reducer->begin(nullptr), "begin");
     self.expect(reducer->ready(2, gradients[2], nullptr), "ready");
-    // The first bucket is done before the others are ready; nobody calls Weft meanwhile.
+    // The first bucket completes before the others are ready; no thread calls Weft meanwhile.
     const Deadline deadline = Deadline::after(context.clock(), 60'000, 0);
     for (uint32_t round = 0; events.of(TraceKind::kDone).empty() && !deadline.expired(context.clock());
          round++) {
@@ -438,7 +439,7 @@ TEST_CASE("a bucket is launched, reduced and copied back while later gradients a
   check(failures);
 }
 
-TEST_CASE("one hundred thousand tiny parameters are a step like any other") {
+TEST_CASE("a step with one hundred thousand tiny parameters works") {
   std::vector<TestParam> params;
   for (int i = 0; i < 100'000; i++) params.push_back({"layer." + std::to_string(i) + ".bias", {3}});
   const Model model(params);

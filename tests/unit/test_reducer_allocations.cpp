@@ -1,5 +1,5 @@
-// A step in steady state allocates nothing, and what a reducer holds is what it says. Its own program,
-// because it replaces operator new.
+// A step in steady state allocates nothing, and a reducer holds as much memory as it reports. This is a
+// separate program because it replaces operator new.
 #include "counting_new.h"
 #include "shm/backend.h"
 #include "sparse_rig.h"
@@ -9,7 +9,7 @@ using namespace weft::test;
 
 namespace {
 
-// How a step is made.
+// A kind of step.
 struct Kind {
   const char* name;
   uint64_t flags = 0;       // of the reducer
@@ -19,7 +19,7 @@ struct Kind {
   uint32_t uses = 1;        // of the first parameter
   int32_t divide_by = WEFT_DIVIDE_WORLD;
   int32_t reduce_dtype = 0;
-  int32_t mode = 0;    // the only one in which it can be
+  int32_t mode = 0;    // the only mode that this kind allows; 0: both
   bool tells = false;  // on_bucket
 };
 constexpr Kind kKinds[] = {
@@ -75,7 +75,7 @@ TEST_CASE("a steady-state step allocates nothing, whatever is absent, uneven, st
       if (kind.mode != 0 && kind.mode != mode) continue;
       INFO(kind.name << ", mode " << mode);
       RanksOptions options;
-      options.mode = Engine::Mode::kCaller;  // all of it happens on this thread
+      options.mode = Engine::Mode::kCaller;  // everything happens on this thread
       options.backend = &shm::backend();
       const auto failures = run_threads(
           2,
@@ -96,7 +96,7 @@ TEST_CASE("a steady-state step allocates nothing, whatever is absent, uneven, st
             if (!reducer) return;
             Gradients gradients(model);
             for (int i = 0; i < 20; i++) {
-              // Queues have grown to what they need by then.
+              // By then the queues have grown to their final size.
               counting = i >= 10 && self.rank == 0;
               const Status status = step(*reducer, kind, gradients, mode == WEFT_GRADIENT_COPY, i % 4 == 3);
               self.comm->context().callbacks().run_posted();
@@ -112,7 +112,7 @@ TEST_CASE("a steady-state step allocates nothing, whatever is absent, uneven, st
   }
 }
 
-TEST_CASE("nor does one that begins with buffers and a comparison of values") {
+TEST_CASE("a steady-state step with buffers and a comparison of values allocates nothing") {
   RanksOptions options;
   options.mode = Engine::Mode::kCaller;
   options.backend = &shm::backend();
@@ -185,7 +185,7 @@ TEST_CASE("a step with as many sparse entries as the one before it takes no more
           ok &= reducer->finish({}).ok();
           counting = false;
           self.expect(ok, "step");
-          // What depends on counts comes from the program's allocator.
+          // Memory whose size depends on counts comes from the program's allocator.
           weft_reducer_stats stats{};
           reducer->query(&stats);
           self.expect(step < 2 || stats.other_bytes == memory, "memory grows");
@@ -196,7 +196,7 @@ TEST_CASE("a step with as many sparse entries as the one before it takes no more
   CHECK(allocations.exchange(0) == 0);
 }
 
-TEST_CASE("a reducer holds what it says that it holds") {
+TEST_CASE("a reducer holds as much memory as it reports") {
   std::vector<TestParam> params;
   for (int i = 0; i < 2000; i++) params.push_back({cat("layer", i, ".attention.weight"), {3, 5}});
   const Model model(params);
@@ -217,7 +217,7 @@ TEST_CASE("a reducer holds what it says that it holds") {
           weft_reducer_stats stats{};
           reducer->query(&stats);
           const auto said = static_cast<double>(stats.other_bytes);
-          // malloc rounds up, and what the communicator has for its lane is its own.
+          // malloc rounds up. The communicator's memory for the lane is not counted.
           self.expect(held < 1.1 * said && said < 1.1 * held, cat("it holds ", held, " and says ", said));
         },
         options));

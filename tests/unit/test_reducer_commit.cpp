@@ -1,4 +1,4 @@
-// When a step is known to be finished everywhere, and what is kept of one until then.
+// When a step counts as finished on all ranks, and which gradients are retained until then.
 #include "form.h"
 #include "reducer_rig.h"
 #include "registry.h"
@@ -35,7 +35,7 @@ TEST_CASE("a step is committed by the collectives of the next one, or by a finis
   }));
 }
 
-TEST_CASE("what is retained of a bucket is all of it, in pieces of any number") {
+TEST_CASE("all of a bucket is retained, in any number of pieces") {
   const Model model({{"few", {3}}, {"many", {700'000}}});  // launched last, and first
   const Registry registry("");
   test::Meeting reduced(2);

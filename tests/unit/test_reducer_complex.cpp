@@ -1,5 +1,5 @@
-// Complex parameters under a hook of the program's own: what it is shown, and that what it computes with them
-// arrives, in every layout.
+// Complex parameters under a hook of the program's own: the buckets that it sees, and its results, in every
+// layout.
 #include <complex>
 
 #include "reducer_rig.h"
@@ -9,7 +9,7 @@ using namespace weft::test;
 
 namespace {
 
-// What a hook was shown of complex parameters. Its own part: it multiplies them by i, element by element.
+// Records what a hook sees of complex parameters. The hook multiplies them by i, element by element.
 struct Seen {
   std::vector<std::string> params;  // of each bucket: "name dtype [shape] [strides] offset count"
 };
@@ -62,7 +62,7 @@ std::shared_ptr<Hook> hook_that_turns(Seen* seen) {
 TEST_CASE("a hook of the program's own computes with complex gradients as pairs, in their strides") {
   using Single = std::complex<float>;
   using Double = std::complex<double>;
-  // "turned" lies column by column; "gaps" has no consecutive elements, so its bucket has it row by row.
+  // "turned" is column-major. "gaps" has no consecutive elements, so its bucket is row-major.
   const int64_t turned[] = {3, 2}, by_columns[] = {1, 3}, scalar[] = {1}, eight[] = {8}, apart[] = {2},
                 real[] = {5};
   const int64_t one[] = {1};
@@ -77,7 +77,7 @@ TEST_CASE("a hook of the program's own computes with complex gradients as pairs,
       Seen seen;
       weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
       options.params = params;
-      options.param_count = mode == WEFT_GRADIENT_VIEW ? 2 : 5;  // gaps are for copy mode
+      options.param_count = mode == WEFT_GRADIENT_VIEW ? 2 : 5;  // gaps are only possible in copy mode
       options.mode = mode;
       std::unique_ptr<Reducer> reducer;
       self.expect(Reducer::create(self.comm, Status(), options, hook_that_turns(&seen), &reducer), "create");

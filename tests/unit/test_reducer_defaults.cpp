@@ -1,6 +1,6 @@
-// What a reducer does unless it is told otherwise, as DistributedDataParallel does: it sends rank 0's values
-// to all ranks when it is created, re-plans its buckets after the first step, and copies gradients that are
-// not laid out as their parameters.
+// The defaults of a reducer, which are DistributedDataParallel's. It broadcasts rank 0's values at creation,
+// re-plans its buckets after the first step, and copies gradients whose layout differs from their
+// parameters'.
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,7 +34,7 @@ uint64_t kind_of(const std::string& name) {
   return name == "table" ? WEFT_PARAM_STATE_ONLY : name == "mean" ? WEFT_PARAM_BUFFER : 0;
 }
 
-// A rank's values, each of which tells whose it is; "none" has none.
+// A rank's values, which identify the rank; "none" has no value.
 struct Values {
   Values(const Model& model, int rank) : memory(model), list(model.c()) {
     memory.fill(100, rank);
@@ -63,12 +63,13 @@ struct PlanCase {
   RigOptions rig = {};
   bool view_on_rank_1 = false;
   bool follows = true;  // the hook has a replan function
-  bool given = false;   // a plan of the program's
+  bool given = false;   // the program gives a plan
   uint64_t generation = 1;
   uint64_t from_step = 1;  // the first step with that generation
 };
 
-// A hook of the program's that is the default one; with or without a function for re-plans.
+// Returns a hook of the program's own that does what the default hook does, with or without a function for
+// re-plans.
 std::shared_ptr<Hook> table_hook(bool follows) {
   weft_hook_table table{};
   table.struct_size = sizeof table;
@@ -159,7 +160,7 @@ TEST_CASE("a value that one rank lacks is an error by name on all ranks, unless 
   }));
 }
 
-TEST_CASE("buckets follow the order of readiness from the second step on, where nothing speaks against it") {
+TEST_CASE("buckets follow the order of readiness from the second step on, unless an option prevents it") {
   const Model model({{"a", {40}}, {"b", {40}}, {"c", {40}}, {"d", {40}}});
   const auto flags = [](uint64_t given) { return RigOptions{.limits = {300}, .flags = given}; };
   const std::vector<PlanCase> cases = {
@@ -230,7 +231,7 @@ TEST_CASE("buckets follow the order of readiness from the second step on, where 
   }
 }
 
-TEST_CASE("a first step that fails leaves no order of readiness that lacks gradients") {
+TEST_CASE("a first step that fails leaves no incomplete order of readiness") {
   const Model model({{"a", {40}}, {"b", {40}}, {"c", {40}}, {"d", {40}}});
   check(run_threads(2, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
@@ -275,7 +276,7 @@ TEST_CASE("gradients with other strides than their parameters' are reduced, and 
             Gradients plain(model);
             uint64_t copied = 0;
             for (uint64_t step = 0; step < 4; step++) {
-              // Every second gradient has its parameter's strides, changing from step to step; one is absent.
+              // Every second gradient has its parameter's strides, in each step other ones; one is absent.
               others.memory.fill(step, self.rank);
               plain.fill(step, self.rank);
               self.expect(reducer->begin(nullptr), "begin");
@@ -328,7 +329,7 @@ TEST_CASE("local steps add up gradients of any strides") {
   }));
 }
 
-TEST_CASE("a stray gradient with other strides comes into its view") {
+TEST_CASE("an out-of-view gradient with other strides is copied into its view") {
   const Model model(strided_params());
   check(run_threads(2, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
@@ -342,7 +343,7 @@ TEST_CASE("a stray gradient with other strides comes into its view") {
       self.expect(reducer->ready_tensor(i, others.tensor(i, others.memory[i]), nullptr), "ready");
     self.expect(reducer->finish({}), "finish");
     const Gradients expected = reference(model, {3}, 2, 2);
-    for (const size_t i : {0, 1, 2, 4, 5}) {  // the views of these are laid out as the parameters
+    for (const size_t i : {0, 1, 2, 4, 5}) {  // their views have the parameters' layout
       void* view = nullptr;
       self.expect(reducer->grad_view(i, &view), "view");
       self.expect(std::equal(expected.memory()[i].begin(), expected.memory()[i].end(),
@@ -352,7 +353,7 @@ TEST_CASE("a stray gradient with other strides comes into its view") {
   }));
 }
 
-TEST_CASE("strides that address an element twice, or that the program is strict about, are refused") {
+TEST_CASE("strides that address an element twice, or that a strict program forbids, are refused") {
   const Model model({{"w", {4, 6}}});
   check(run_threads(1, [&](Rank& self) {
     for (const uint64_t flags : {uint64_t{0}, WEFT_REDUCER_STRICT_STRIDES}) {

@@ -1,4 +1,4 @@
-// Collectives of hooks whose counts differ from rank to rank and from step to step.
+// Hook collectives whose counts differ between ranks and between steps.
 #include "reducer_rig.h"
 #include "shm/backend.h"
 #include "sync/counts.h"
@@ -8,7 +8,7 @@ using namespace weft::test;
 
 namespace {
 
-// Every rank gathers what is not zero in the others' buckets, as (place, value); the sum is computed by hand.
+// Every rank gathers the non-zero elements of all buckets, as (place, value) pairs, and adds them itself.
 struct Entry {
   float place;
   float value;
@@ -72,7 +72,7 @@ std::shared_ptr<Hook> gathering(User* user) {
 
 }  // namespace
 
-TEST_CASE("a dynamic collective moves what the rank with the most needs") {
+TEST_CASE("a dynamic collective moves as much as the rank with the largest count needs") {
   const Model model({{"a", {40}}, {"b", {8}}});
   for (const Backend* backend : {static_cast<const Backend*>(nullptr), &shm::backend()}) {
     RanksOptions options;
@@ -125,7 +125,7 @@ TEST_CASE("a hook that counts more than it declared fails the step on every rank
     if (!reducer) return;
     std::vector<float> a = {1, 1, 0, 0};
     self.expect(reducer->begin(nullptr), "begin");
-    if (self.rank == 1) meeting.arrive(self);  // the others are in the step when it fails
+    if (self.rank == 1) meeting.arrive(self);  // the others are inside the step when it fails
     self.expect(reducer->ready(0, a.data(), nullptr), "ready");
     if (self.rank == 0) meeting.arrive(self);
     const Status failed = reducer->finish({});

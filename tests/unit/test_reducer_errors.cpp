@@ -1,5 +1,5 @@
-// lib/sync/reducer: misuse is an error by name, mismatches are every rank's, failures end a step and leave
-// the program's memory alone.
+// lib/sync/reducer: misuse is refused by name, mismatches are errors on every rank, and failures end a step
+// without changing the program's memory.
 #include <atomic>
 
 #include "reducer_rig.h"
@@ -11,7 +11,7 @@ namespace {
 
 const std::vector<TestParam> kThree = {{"a", {10}}, {"b", {3, 2}}, {"c", {5}, Dtype::kF64}};
 
-// A reducer of one rank, to misuse.
+// Runs the body with a reducer of one rank.
 void alone(const RigOptions& rig, const std::function<void(Rank&, Reducer&, const Model&)>& body) {
   const Model model(kThree);
   const auto failures = run_threads(1, [&](Rank& self) {
@@ -30,7 +30,7 @@ void expect_error(Rank& self, const Status& status, Code code, const std::string
 
 }  // namespace
 
-TEST_CASE("ready refuses what is not a gradient, by name, and the step goes on") {
+TEST_CASE("ready refuses invalid gradients by name, and the step continues") {
   alone({}, [](Rank& self, Reducer& reducer, const Model& model) {
     Gradients gradients(model);
     gradients.fill(1, 0);
@@ -59,7 +59,7 @@ TEST_CASE("ready refuses what is not a gradient, by name, and the step goes on")
   });
 }
 
-TEST_CASE("begin and finish refuse what does not fit") {
+TEST_CASE("begin and finish refuse invalid arguments") {
   alone({}, [](Rank& self, Reducer& reducer, const Model&) {
     expect_error(self, reducer.finish({}), Code::kState, "finish without begin");
     weft_begin_options options = WEFT_BEGIN_OPTIONS_INIT;
@@ -115,7 +115,7 @@ weft_tensor tensor_of(const Model& model, size_t i, void* data) {
 
 }  // namespace
 
-TEST_CASE("a tensor is ready where it is what the parameter says, and otherwise refused by both sides") {
+TEST_CASE("a tensor is accepted if it matches its parameter, otherwise refused with both descriptions") {
   const Model model({{"w", {2, 3}},
                      {"turned", {5, 7}, Dtype::kF32, {1, 5}},
                      {"padded", {6, 1, 5}, Dtype::kF32, {9, 9, 1}},
@@ -169,7 +169,7 @@ TEST_CASE("a tensor is ready where it is what the parameter says, and otherwise 
     refuse(1, tensor, "is f32 [5, 7], and must be f32 [5, 7] with strides [1, 5]");
     refuse(5, given(5), "weft_reducer_ready_sparse");
     refuse(6, given(0), "parameter 6 is unknown");
-    const int64_t odd[] = {9, 77, 1};  // the stride of one element says nothing
+    const int64_t odd[] = {9, 77, 1};  // the stride of one element does not matter
     tensor = given(2);
     tensor.strides = odd;
     self.expect(reducer->ready_tensor(2, tensor, nullptr), "padded");
@@ -183,7 +183,7 @@ TEST_CASE("a tensor is ready where it is what the parameter says, and otherwise 
   }));
 }
 
-TEST_CASE("a tensor in its view is laid out as the view, one elsewhere as the parameter") {
+TEST_CASE("a tensor in its view must have the view's layout, any other one the parameter's") {
   const Model model({{"padded", {6, 5}, Dtype::kF32, {9, 1}}, {"turned", {5, 7}, Dtype::kF32, {1, 5}}});
   for (const uint64_t flags : {uint64_t{0}, WEFT_REDUCER_COPY_STRAYS}) {
     check(run_threads(1, [&](Rank& self) {
@@ -211,7 +211,7 @@ TEST_CASE("a tensor in its view is laid out as the view, one elsewhere as the pa
   }
 }
 
-TEST_CASE("a tensor of complex numbers is a parameter's of complex numbers") {
+TEST_CASE("a complex tensor is accepted for a complex parameter") {
   const int64_t shape[] = {3, 2}, turned[] = {1, 3};
   weft_param param = WEFT_PARAM_INIT;
   param.name = "c";
@@ -241,7 +241,7 @@ TEST_CASE("a tensor of complex numbers is a parameter's of complex numbers") {
   }));
 }
 
-TEST_CASE("of many threads that make one gradient ready, one succeeds") {
+TEST_CASE("if many threads make one gradient ready, one succeeds") {
   alone({}, [](Rank& self, Reducer& reducer, const Model& model) {
     Gradients gradients(model);
     for (int step = 0; step < 50; step++) {
@@ -266,7 +266,7 @@ TEST_CASE("of many threads that make one gradient ready, one succeeds") {
 
 namespace {
 
-// Every rank creates a reducer from a model and options of its own; the statuses.
+// Creates a reducer on every rank, from a model and options of its own. Returns the statuses.
 std::vector<Status> create_all(int ranks,
                                const std::function<Status(Rank&, std::unique_ptr<Reducer>*)>& create) {
   std::vector<Status> statuses(static_cast<size_t>(ranks));
@@ -296,7 +296,7 @@ Status create_with(Rank& self, std::vector<TestParam> params, const RigOptions& 
 
 }  // namespace
 
-TEST_CASE("ranks that list other parameters all get the same error about the first that differs") {
+TEST_CASE("ranks that list different parameters all get the same error about the first that differs") {
   const auto with = [](size_t at, TestParam changed, int on) {
     return create_all(3, [=](Rank& self, auto* reducer) {
       std::vector<TestParam> params = kThree;
@@ -314,7 +314,7 @@ TEST_CASE("ranks that list other parameters all get the same error about the fir
             "parameter 1 'b' is f32 [3, 2] with strides [1, 3] on rank 1 and f32 [3, 2] on rank 0");
 }
 
-TEST_CASE("ranks that list fewer parameters or another order all get the same error") {
+TEST_CASE("ranks that list fewer parameters or a different order all get the same error") {
   check_all(create_all(3,
                        [](Rank& self, auto* reducer) {
                          std::vector<TestParam> params = kThree;
@@ -334,7 +334,7 @@ TEST_CASE("ranks that list fewer parameters or another order all get the same er
             "parameters in another order");
 }
 
-TEST_CASE("ranks that want other bucket limits or another hook all get the same error") {
+TEST_CASE("ranks with different bucket limits or hooks all get the same error") {
   check_all(create_all(2,
                        [](Rank& self, auto* reducer) {
                          RigOptions rig;
@@ -358,7 +358,7 @@ TEST_CASE("ranks that want other bucket limits or another hook all get the same 
             Code::kMismatch, "the hook is 'allreduce' on rank 1 and 'other(rank=2)' on rank 0");
 }
 
-TEST_CASE("a rank whose own list is wrong tells the others") {
+TEST_CASE("an invalid list of parameters on one rank is an error on all ranks") {
   const auto statuses = create_all(3, [](Rank& self, auto* reducer) {
     std::vector<TestParam> params = kThree;
     if (self.rank == 1) params[2].name = "a";
@@ -382,7 +382,7 @@ TEST_CASE("wrong options are refused on every rank") {
   CHECK(status_of({.timeout_ms = -2}).code() == Code::kArg);
 }
 
-TEST_CASE("ranks that divide by other numbers of micro-batches get an error, not a wrong result") {
+TEST_CASE("ranks with different numbers of micro-batches get an error, not a wrong result") {
   const Model model({{"a", {1000}}});
   const auto failures = run_threads(2, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
@@ -405,7 +405,7 @@ TEST_CASE("ranks that divide by other numbers of micro-batches get an error, not
   check(failures);
 }
 
-TEST_CASE("a rank that never comes is named at the deadline, and which buckets completed is known") {
+TEST_CASE("a missing rank is named at the deadline, and the completed buckets are known") {
   const Model model({{"a", {100}}, {"b", {100}}});
   std::atomic<bool> over{false};
   const auto failures = run_threads(2, [&](Rank& self) {
@@ -418,7 +418,7 @@ TEST_CASE("a rank that never comes is named at the deadline, and which buckets c
     self.expect(reducer->begin(nullptr), "begin");
     self.expect(reducer->ready(1, gradients[1], nullptr), "ready");
     Context& context = self.comm->context();
-    if (self.rank == 1) {  // never makes 'a' ready
+    if (self.rank == 1) {  // never calls ready for 'a'
       self.expect(
           context.engine().wait([&] { return over.load(); }, Deadline::after(context.clock(), 60'000, 0)),
           "over");
@@ -461,7 +461,7 @@ TEST_CASE("abort in the middle of a step ends it on all ranks") {
   check(failures);
 }
 
-TEST_CASE("finish ends a step that failed, also where parameters are missing, absent or being learned") {
+TEST_CASE("finish ends a failed step, also with missing or absent parameters or while uses are learned") {
   for (const uint64_t flags : {uint64_t{WEFT_REDUCER_ABSENT}, uint64_t{WEFT_REDUCER_STATIC}}) {
     const Model model({{"a", {3}}, {"b", {4}}});
     Meeting begun(2);
@@ -486,7 +486,7 @@ TEST_CASE("finish ends a step that failed, also where parameters are missing, ab
   }
 }
 
-TEST_CASE("destroy in the middle of a step fails it everywhere and leaves the gradients alone") {
+TEST_CASE("destroy in the middle of a step fails it on all ranks and does not change the gradients") {
   const Model model({{"a", {100'000}}, {"b", {100'000}}});
   Meeting begun(3), over(3);
   const auto failures = run_threads(3, [&](Rank& self) {
@@ -500,7 +500,8 @@ TEST_CASE("destroy in the middle of a step fails it everywhere and leaves the gr
     if (self.rank == 1) {
       static_cast<void>(reducer->ready(0, gradients[0], nullptr));
       reducer.reset();
-      // Nobody writes here any more: the thread sanitizer would see it, and so would the comparison.
+      // No thread of Weft writes here any more: the thread sanitizer would report it, and the comparison
+      // would fail.
       for (Bytes& memory : gradients.memory()) std::fill(memory.begin(), memory.end(), std::byte{1});
       const std::vector<Bytes> after = gradients.memory();  // a copy
       self.expect(over.arrive(self), "the others have finished");

@@ -1,4 +1,4 @@
-// Sharded reducers gather the parameters that their owners have updated: when the program says so, or when it
+// Sharded reducers gather the parameters that their owners have updated, when the program requests it or
 // waits for the first of them.
 #include <latch>
 #include <thread>
@@ -11,7 +11,7 @@ using namespace weft::test;
 
 namespace {
 
-// A rank's values of the parameters, and a model that says where they are.
+// A rank's parameter values, and a model that points to them.
 class Values {
  public:
   Values(const Model& model, bool all = true) : memory(model), params(model.c()) {
@@ -19,7 +19,7 @@ class Values {
       if (all || i + 1 < params.size()) params[i].parameter = memory[i];
     }
   }
-  // Elements that `rank` owns have its values of the round, others are NaN or whatever comes.
+  // Gives the elements that `rank` owns their values of the round, and all others NaN or garbage.
   void update(Rank& self, const Model& model, Reducer& reducer, uint64_t round) {
     std::vector<Layout> layouts;
     Manifest manifest;
@@ -46,7 +46,7 @@ class Values {
 
   Gradients memory;
   std::vector<weft_param> params;
-  std::vector<Bytes> wanted;  // after the gather, gaps untouched
+  std::vector<Bytes> wanted;  // after the gather, gaps unchanged
 };
 
 Status make_with_values(Rank& self, const std::vector<weft_param>& params, uint64_t flags, uint64_t limit,
@@ -68,7 +68,7 @@ Status step_of(Reducer& reducer, Gradients& gradients) {
 
 }  // namespace
 
-TEST_CASE("gathered parameters are their owners' values on every rank, over loopback and shm") {
+TEST_CASE("gathered parameters have their owners' values on every rank, over loopback and shm") {
   const Model model(params());
   for (const bool over_shm : {false, true}) {
     for (const uint64_t flags : {WEFT_REDUCER_SHARDED, kWhole}) {
@@ -103,7 +103,7 @@ TEST_CASE("gathered parameters are their owners' values on every rank, over loop
   }
 }
 
-TEST_CASE("after a step the first wait for a value starts the gather, on whichever thread it is") {
+TEST_CASE("after a step the first wait for a value starts the gather, on any thread") {
   const Model model(params());
   for (const bool over_shm : {false, true}) {
     for (const uint64_t uneven : {uint64_t{0}, uint64_t{WEFT_REDUCER_UNEVEN}}) {
@@ -145,7 +145,7 @@ TEST_CASE("after a step the first wait for a value starts the gather, on whichev
   }
 }
 
-TEST_CASE("a wait inside a step, or without values, is for a gradient and gathers nothing") {
+TEST_CASE("a wait inside a step, or without values, waits for a gradient and gathers nothing") {
   const Model model(params());
   check(run_threads(2, [&](Rank& self) {
     Values values(model);
@@ -165,7 +165,7 @@ TEST_CASE("a wait inside a step, or without values, is for a gradient and gather
     self.expect(reducer->check().code() == Code::kMismatch, "ranks still have values of their own");
     self.expect(values.memory.memory() == before, "as they were");
     self.expect(step_of(*without, gradients), "step");
-    // Of one rank alone: it is no call of all ranks.
+    // Rank 0 calls it alone: it is no collective call.
     if (self.rank == 0) self.expect(without->wait_param(0, 0), "its result");
     self.expect(step_of(*without, gradients), "the next step");
   }));
@@ -211,7 +211,7 @@ TEST_CASE("ranks that have joined take part in gathers") {
   }));
 }
 
-TEST_CASE("a refused gather is named on all ranks by the next call that they make, which then can be made") {
+TEST_CASE("a refused gather is reported on all ranks by their next call, which then can be repeated") {
   const Model model(params());
   enum class Next { kBegin, kJoin, kBroadcast, kCheck, kReplan, kGather, kDestroy };
   const auto make = [](Reducer& reducer, Next next) -> Status {
@@ -234,7 +234,7 @@ TEST_CASE("a refused gather is named on all ranks by the next call that they mak
     }
     return {};
   };
-  for (const bool without : {false, true}) {  // a value, or the call is wrong
+  for (const bool without : {false, true}) {  // either a value is missing, or the call is invalid
     for (const Next next : {Next::kBegin, Next::kJoin, Next::kBroadcast, Next::kCheck, Next::kReplan,
                             Next::kGather, Next::kDestroy}) {
       INFO("next call " << static_cast<int>(next) << (without ? ", without a value" : ", a wrong call"));
@@ -276,7 +276,7 @@ TEST_CASE(
     for (const uint64_t uneven : {uint64_t{0}, uint64_t{WEFT_REDUCER_UNEVEN}}) {
       RanksOptions options;
       if (over_shm) options.backend = &shm::backend();
-      std::latch stepped(3);  // a failure that comes earlier would be one of the first step
+      std::latch stepped(3);  // an earlier failure would fail the first step
       check(run_threads(
           3,
           [&](Rank& self) {
@@ -347,7 +347,7 @@ TEST_CASE("parameters are gathered between steps of sharded reducers only") {
   }));
 }
 
-TEST_CASE("a gather ends on all ranks when one of them aborts, and nothing is touched afterwards") {
+TEST_CASE("a gather ends on all ranks when one of them aborts, and no value changes afterwards") {
   const Model model(params());
   for (const bool over_shm : {false, true}) {
     RanksOptions options;

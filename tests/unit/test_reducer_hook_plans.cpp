@@ -1,5 +1,5 @@
-// What a hook of the program's own is told of buckets and their parameters, and hears of a re-plan or a
-// rebind that comes to nothing; what ranks are told of one whose hook cannot plan, or plans otherwise.
+// A hook of the program's own learns of buckets, their parameters, and re-plans or rebinds that are
+// cancelled. Hooks that cannot plan, or plan differently on ranks, are errors.
 #include "form.h"
 #include "reducer_rig.h"
 #include "registry.h"
@@ -9,12 +9,12 @@ using namespace weft::test;
 
 namespace {
 
-// Keeps things by bucket, as weft.h allows it: until the next replan.
+// Keeps data for each bucket until the next replan call, as weft.h allows.
 struct User {
-  std::vector<uint64_t> counts;     // of the buckets, as plan said
-  int rank = 0;                     // as the reducer or rebind said
-  std::vector<const void*> values;  // of each parameter, as stage 0 saw them
-  uint64_t refuses_below = 0;       // buckets of fewer elements
+  std::vector<uint64_t> counts;     // of the buckets, from the call of plan
+  int rank = 0;                     // from the reducer or a rebind
+  std::vector<const void*> values;  // of each parameter, as seen in stage 0
+  uint64_t refuses_below = 0;       // refuses buckets of fewer elements
   bool refuses_to_move = false;
 };
 
@@ -95,7 +95,7 @@ Status replan_by(Reducer& reducer, uint64_t limit) {
 
 }  // namespace
 
-TEST_CASE("a hook sees of each parameter which it is and where its value lies, whatever bucket it is in") {
+TEST_CASE("a hook sees the number and the value's address of each parameter, in any bucket") {
   const Model model({{"a", {10}}, {"b", {3, 4}}, {"c", {20}}, {"d", {2}}});
   check(run_threads(2, [&](Rank& self) {
     User u;
@@ -123,7 +123,7 @@ TEST_CASE("a hook sees of each parameter which it is and where its value lies, w
   }));
 }
 
-TEST_CASE("a hook hears of the buckets that stay when there are to be no others, and the reducer works") {
+TEST_CASE("a hook is called with the old buckets when a re-plan is cancelled, and the reducer works") {
   const Model model({{"a", {10}}, {"b", {3, 4}}, {"c", {20}}, {"d", {2}}});
   check(run_threads(2, [&](Rank& self) {
     User u;
@@ -144,7 +144,7 @@ TEST_CASE("a hook hears of the buckets that stay when there are to be no others,
   }));
 }
 
-TEST_CASE("a hook hears of the communicator that stays when its reducer cannot be bound to another") {
+TEST_CASE("a hook is called with the old communicator when a rebind fails") {
   const Model model({{"a", {10}}, {"b", {3, 4}}});
   const Registry registry("");
   check(run_threads(2, [&](Rank& self) {
@@ -167,7 +167,7 @@ TEST_CASE("a hook hears of the communicator that stays when its reducer cannot b
   }));
 }
 
-TEST_CASE("a hook that cannot plan on one rank is every rank's error") {
+TEST_CASE("a hook that cannot plan on one rank is an error on every rank") {
   const Model model({{"a", {10}}});
   const auto failures = run_threads(3, [&](Rank& self) {
     weft_hook_table table{};
@@ -185,7 +185,7 @@ TEST_CASE("a hook that cannot plan on one rank is every rank's error") {
     self.expect(status.code() == Code::kHook && has(status.text(), "no such matrix"), status.text());
     self.expect(self.rank == 1 || has(status.text(), "rank 1 cannot"), status.text());
     self.expect(!self.comm->failed(), "the communicator still works");
-    // And it does: with a hook that can.
+    // Another reducer can be created with a hook that can plan.
     self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer), "another reducer");
   });
   check(failures);

@@ -1,4 +1,4 @@
-// Hooks of the user's in a reducer: several collectives with computing between them, results elsewhere,
+// A program's own hooks in a reducer: several collectives with computing between them, results elsewhere,
 // stages that complete later, failures, shared hooks.
 #include <atomic>
 #include <condition_variable>
@@ -17,8 +17,8 @@ uint64_t padded(const weft_bucket& bucket) {
   return (bucket.count + size - 1) / size * size;
 }
 
-// All-reduce by hand for f32: reduce-scatter of the padded bucket in scratch, the owner divides its part and
-// marks it, all-gather, result in scratch. What the test can break is set in User.
+// A hand-written f32 all-reduce: reduce-scatter of the padded bucket in scratch, the owner divides and marks
+// its part, all-gather, result in scratch. User sets what the test breaks.
 struct User {
   int plans = 0;
   std::atomic<int> freed{0};
@@ -28,7 +28,7 @@ struct User {
   std::vector<std::pair<uint32_t, uint32_t>> stages;  // (bucket, stage), in the order of their calls
   std::vector<double> divisors;
   std::vector<uint64_t> steps;
-  std::vector<uint32_t> last;    // buckets that were told so, at stage 0
+  std::vector<uint32_t> last;    // buckets that were marked as the last one, at stage 0
   std::vector<uint32_t> joined;  // buckets, in steps without data
   bool refuses_to_join = false;
 };
@@ -117,7 +117,7 @@ Status one_step(Reducer& reducer, Gradients& gradients, uint64_t seed) {
 
 }  // namespace
 
-TEST_CASE("a hook is told of the steps in which its rank has no data, before their stages") {
+TEST_CASE("a hook is notified of steps in which its rank has no data, before their stages") {
   const Model model(float_params());
   const auto failures = run_threads(2, [&](Rank& self) {
     User u;
@@ -160,7 +160,7 @@ TEST_CASE("a hook that refuses a step without data fails it on all ranks") {
     gradients.fill(0, self.rank);
     weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
     begin.flags = self.rank == 1 ? WEFT_BEGIN_NO_DATA : 0;
-    // Rank 1 refuses as soon as it has begun: rank 0 learns it at whatever call it makes then.
+    // Rank 1 refuses as soon as it has begun. Rank 0 gets the error from its next call, whichever that is.
     Status status = reducer->begin(&begin);
     if (status.ok() && self.rank == 0) status = ready_all(*reducer, pointers(gradients), 0);
     if (status.ok()) status = reducer->finish({});
@@ -169,7 +169,7 @@ TEST_CASE("a hook that refuses a step without data fails it on all ranks") {
   check(failures);
 }
 
-TEST_CASE("a hook with two collectives and computing between them gives what all-reduce gives") {
+TEST_CASE("a hook with two collectives and computing between them gives the results of all-reduce") {
   const Model model(float_params());
   for (const int ranks : {1, 2, 3, 5}) {
     INFO(ranks << " ranks");
@@ -228,7 +228,7 @@ TEST_CASE("a result elsewhere is copied into the view in view mode") {
   check(failures);
 }
 
-TEST_CASE("only the bucket that is launched last is told so, in every step") {
+TEST_CASE("only the bucket that is launched last is marked as the last one, in every step") {
   const Model model(float_params());
   check(run_threads(2, [&](Rank& self) {
     User u;
@@ -259,7 +259,7 @@ TEST_CASE("hooks see the divisor with the micro-batches") {
   check(failures);
 }
 
-TEST_CASE("ranks whose stages divide by other micro-batches are a mismatch, not other averages") {
+TEST_CASE("ranks whose stages divide by different micro-batches get a mismatch, not different averages") {
   const Model model({{"a", {10}}});
   check(run_threads(2, [&](Rank& self) {
     User u;
@@ -278,7 +278,7 @@ TEST_CASE("ranks whose stages divide by other micro-batches are a mismatch, not 
   }));
 }
 
-TEST_CASE("hooks see the divisor of the step where ranks without data do not count") {
+TEST_CASE("hooks see the step's divisor if ranks without data do not count") {
   const Model model({{"a", {10}}});
   for (const int32_t divide_by : {WEFT_DIVIDE_WORLD, WEFT_DIVIDE_ACTIVE, WEFT_DIVIDE_WEIGHTS}) {
     check(run_threads(3, [&](Rank& self) {
@@ -290,7 +290,7 @@ TEST_CASE("hooks see the divisor of the step where ranks without data do not cou
       if (!reducer) return;
       Gradients gradients(model);
       auto* const values = reinterpret_cast<float*>(gradients[0]);
-      // Rank 2 has no data in the second step, and rank 1 has joined by the third; the sums are 36, 12, 12.
+      // Rank 2 has no data in the second step, and rank 1 has joined by the third. The sums are 36, 12, 12.
       for (int step = 0; step < (self.rank == 1 ? 2 : 3); step++) {
         std::fill_n(values, 10, step == 0 ? 12.0f : step == 1 ? 6.0f : 12.0f);
         weft_begin_options options = WEFT_BEGIN_OPTIONS_INIT;
@@ -308,7 +308,7 @@ TEST_CASE("hooks see the divisor of the step where ranks without data do not cou
       }
       weft_join_result joined{};
       self.expect(reducer->join({}, &joined), "join");
-      // Weights are in the contributions: equal ones make the mean over those with data.
+      // Weights are in the contributions: equal ones make the mean over the ranks with data.
       const bool active = divide_by == WEFT_DIVIDE_ACTIVE;
       const std::vector<double> wanted = active ? std::vector<double>{6, 4, 2} : std::vector<double>{6, 6, 6};
       self.expect(u.divisors == wanted, "divisors");
@@ -340,11 +340,11 @@ TEST_CASE("one hook may serve two reducers of a rank") {
 
 namespace {
 
-// Runs stages on a thread of its own and completes them from there.
+// Runs stages on a thread of its own, and completes them there.
 class Worker {
  public:
   Worker() : thread_([this] { run(); }) {}
-  // After the work that was posted, and before the hook ends.
+  // Called after all work is posted and before the hook is destroyed.
   void stop() {
     {
       const std::lock_guard lock(mutex_);
@@ -475,12 +475,12 @@ TEST_CASE("a hook that fails on one rank fails the step on all with its message"
       if (!reducer) return;
       self.expect(created.arrive(self), "all created");
       Gradients gradients(model);
-      // The failure may come at any call.
+      // Any of these calls may return the failure.
       const Status begun = reducer->begin(nullptr);
       const Status readied = begun.ok() ? ready_all(*reducer, pointers(gradients), 1) : begun;
       self.expect(readied.ok() || readied.code() == Code::kHook, "ready: " + readied.text());
       const Status status = begun.ok() ? reducer->finish({}) : begun;
-      // In its last stage the rank owes the others nothing: they may have finished.
+      // In its last stage the failing rank owes the others nothing: they may have finished.
       if (stage == 2 && self.rank != 2 && status.ok()) return;
       self.expect(status.code() == Code::kHook, "code: " + status.text());
       self.expect(has(status.text(), "the matrix is singular") && has(status.text(), "'by_hand'") &&
@@ -501,7 +501,8 @@ TEST_CASE("a hook that fails on one rank fails the step on all with its message"
 }
 
 TEST_CASE("a bucket's encoding overlaps the transfer of the one before") {
-  // Bucket 0's collective cannot end: rank 1 is not ready for it. Bucket 1's first stage runs all the same.
+  // Bucket 0's collective cannot end, because rank 1 is not ready for it. Bucket 1's first stage runs all the
+  // same.
   const Model model({{"a", {10}}, {"b", {10}}});
   std::atomic<bool> encoded{false};
   const auto failures = run_threads(2, [&](Rank& self) {
@@ -516,7 +517,7 @@ TEST_CASE("a bucket's encoding overlaps the transfer of the one before") {
     const Deadline deadline = Deadline::after(self.comm->context().clock(), 60'000, 0);
     if (self.rank == 0) {
       self.expect(ready_all(*reducer, pointers(gradients), 1), "ready");
-      // Nothing of the hook runs beside what looks at it.
+      // No stage of the hook runs while the test reads its records.
       using Stages = std::vector<std::pair<uint32_t, uint32_t>>;
       const auto stages = [&] {
         Stages seen;

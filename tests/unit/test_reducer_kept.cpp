@@ -1,4 +1,5 @@
-// Parts of gradients that are reduced where they lie: by the rank that alone reads them, over shm.
+// In-place slices: parts of gradients that are reduced in the program's memory, because only this rank reads
+// them, over shm.
 #include "reducer_rig.h"
 #include "shm/backend.h"
 #include "support/links.h"
@@ -9,7 +10,7 @@ using namespace weft::test;
 
 namespace {
 
-// Whose parts begin and end anywhere, and gradients that come into their buckets whole beside them.
+// Parameters whose in-place slices begin and end anywhere, and others that are copied to their buckets whole.
 std::vector<TestParam> large_params() {
   return {{"a", {50'003}},
           {"tiny", {3}},
@@ -27,7 +28,7 @@ RanksOptions over_shm() {
   return options;
 }
 
-// Whether any sum has read a rank's gradient where it lies.
+// Set if a sum has read a rank's gradient in place.
 std::atomic<const std::byte*> watched_begin, watched_end;
 std::atomic<bool> fold_held, fold_entered, seen;
 
@@ -41,7 +42,7 @@ void watching_fold(const FoldArgs& args) {
   host_ops().fold(args);
 }
 
-// Two ranks, the first of which has these operations.
+// Runs two ranks, of which the first uses these operations.
 template <class Body>
 void run_watched(Body&& body) {
   DeviceOps ops = host_ops();
@@ -76,7 +77,7 @@ void run_watched(Body&& body) {
 
 }  // namespace
 
-TEST_CASE("gradients that are reduced where they lie have the sums of all ranks") {
+TEST_CASE("gradients that are reduced in place have the sums of all ranks") {
   const Model model(large_params());
   for (const int ranks : {2, 3}) {
     for (const uint64_t limit : {uint64_t{400'000}, uint64_t{64} << 20}) {
@@ -109,12 +110,12 @@ TEST_CASE("gradients that are reduced where they lie have the sums of all ranks"
       };
       check(run_threads(ranks, body, over_shm()));
       if (!kThreadSanitizer && ranks == 2)
-        check(run_processes(ranks, body, over_shm()));  // it sees no other process
+        check(run_processes(ranks, body, over_shm()));  // the watched operations do not see other processes
     }
   }
 }
 
-TEST_CASE("of gradients that are absent in some steps nothing old is reduced") {
+TEST_CASE("stale data of absent gradients is never reduced") {
   const Model model({{"a", {40'000}}, {"b", {40'000}}, {"c", {40'000}}});
   check(run_threads(
       2,
@@ -135,7 +136,7 @@ TEST_CASE("of gradients that are absent in some steps nothing old is reduced") {
             self.expect(
                 absent_on(self.rank) ? reducer->absent(&i, 1) : reducer->ready(i, gradients[i], nullptr),
                 "ready or absent");
-            if (absent_on(self.rank)) continue;  // its gradient gets nothing
+            if (absent_on(self.rank)) continue;  // its gradient stays unset
             auto* const out = reinterpret_cast<float*>(expected[i]);
             for (uint64_t k = 0; k < model.count(i); k++) {
               double sum = 0;
@@ -172,7 +173,7 @@ TEST_CASE(
       while (arrived < 2) std::this_thread::yield();
       WEFT_EXPECT_OK(reducer->begin(nullptr));
       WEFT_EXPECT_OK(reducer->ready(1, gradients[1], nullptr));
-      // On the progress thread, not on this one.
+      // The fold runs on the progress thread, not on this one.
       for (int i = 0; held && rank == 0 && i < 20'000 && !fold_entered; i++)
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       WEFT_EXPECT_OK(reducer->ready(0, gradients[0], nullptr));

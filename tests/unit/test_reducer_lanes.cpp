@@ -1,5 +1,5 @@
-// Orders of operations: what reducers agree on beside each other and beside the program's own collectives,
-// lanes that one rank cannot open, and refusals of one rank that all must learn.
+// Orders of operations: agreements of reducers next to each other and to the program's own collectives, lanes
+// that one rank cannot open, and refusals of one rank that all ranks must report.
 #include <chrono>
 #include <functional>
 #include <utility>
@@ -16,7 +16,7 @@ namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 
-// allreduce, which does something of a test's when it is told of other buckets or another communicator.
+// The allreduce hook, with callbacks for the test when buckets or the communicator change.
 class Told final : public Hook {
  public:
   std::function<Status()> on_replan, on_rebind;
@@ -45,11 +45,11 @@ RanksOptions bounded(const Backend* backend = nullptr) {
 }
 
 bool leaves_out(uint64_t step, int rank, size_t param) {
-  return (step + param + static_cast<uint64_t>(rank)) % 3 == 2;  // of two ranks never both
+  return (step + param + static_cast<uint64_t>(rank)) % 3 == 2;  // never both of two ranks
 }
 
-// Steps of a reducer of f32 on two ranks, on any thread, with absent parameters that receive the others'
-// values. What is wrong, or nothing.
+// Runs steps of an f32 reducer on two ranks, on any thread, with absent parameters that receive the others'
+// values. Returns the failure, or "".
 std::string train(Reducer& reducer, const Model& model, int rank, uint64_t steps, uint64_t seed) {
   Gradients gradients(model);
   std::vector<void*> places;
@@ -87,7 +87,7 @@ constexpr uint64_t kReplans = WEFT_REDUCER_REPLAN | WEFT_REDUCER_ABSENT;
 
 }  // namespace
 
-TEST_CASE("reducers that two threads of a rank drive re-plan by themselves in any order") {
+TEST_CASE("reducers on two threads of a rank re-plan automatically in any order") {
   const Model first({{"a", {3}}, {"b", {5}}, {"c", {7}}}), second({{"x", {40}}, {"y", {2}}});
   for (const Backend* backend : {static_cast<const Backend*>(nullptr), &shm::backend()}) {
     check(run_threads(
@@ -97,7 +97,7 @@ TEST_CASE("reducers that two threads of a rank drive re-plan by themselves in an
           std::unique_ptr<Reducer> reducers[2];
           for (int n = 0; n < 2; n++) {
             auto hook = std::make_shared<Told>();
-            // On rank 0 the first one comes to agree on its plan before the second one does, on rank 1 after.
+            // On rank 0 the first reducer agrees on its plan before the second one, on rank 1 after it.
             hook->on_replan = [late = n != self.rank] {
               if (late) std::this_thread::sleep_for(Milliseconds(150));
               return Status();
@@ -120,7 +120,7 @@ TEST_CASE("reducers that two threads of a rank drive re-plan by themselves in an
   }
 }
 
-TEST_CASE("a program's collective goes beside a begin that re-plans") {
+TEST_CASE("a program's collective runs concurrently with a begin that re-plans") {
   const Model model({{"a", {3}}, {"b", {5}}});
   for (const Backend* backend : {static_cast<const Backend*>(nullptr), &shm::backend()}) {
     check(run_threads(
@@ -140,7 +140,7 @@ TEST_CASE("a program's collective goes beside a begin that re-plans") {
           int32_t sum = self.rank + 1;
           Status called;
           std::thread other([&] {
-            // Before rank 0 agrees on its plan, after rank 1 has come to it.
+            // Before rank 0 agrees on its plan, and after rank 1 has started to agree.
             Engine& engine = self.comm->context().engine();
             engine.wait([&] { return replans.load(); }, Deadline::after(engine.clock(), 20'000, 0));
             if (self.rank == 1) std::this_thread::sleep_for(Milliseconds(150));
@@ -165,7 +165,7 @@ TEST_CASE("a program's collective goes beside a begin that re-plans") {
 
 namespace {
 
-// What one rank refuses all learn at once, and nothing has failed.
+// Expects that all ranks report one rank's refusal at once, and that nothing has failed.
 void expect_refused(Rank& self, Comm& comm, const std::function<Status()>& call, Code code,
                     const std::string& doing, const std::string& why) {
   const uint64_t before_ns = comm.context().clock().now_ns();
@@ -178,7 +178,7 @@ void expect_refused(Rank& self, Comm& comm, const std::function<Status()>& call,
   self.expect(!comm.failed(), "the communicator has failed");
 }
 
-// A reducer of two ranks, and a communicator to bind it to.
+// Runs a reducer of two ranks, with a communicator to which it can be bound.
 void run_bound(const std::function<void(Rank&, Told&, Reducer&, const std::shared_ptr<Comm>&)>& body) {
   const Model model({{"a", {3}}, {"b", {5}}});
   const Registry registry("");
@@ -201,7 +201,7 @@ void run_bound(const std::function<void(Rank&, Told&, Reducer&, const std::share
 
 }  // namespace
 
-TEST_CASE("a rank that cannot be bound to another communicator tells the others, and all may try again") {
+TEST_CASE("a rank that cannot be bound to another communicator fails the rebind on all, and all may retry") {
   run_bound([&](Rank& self, Told&, Reducer& reducer, const std::shared_ptr<Comm>& spare) {
     weft_begin_options local = WEFT_BEGIN_OPTIONS_INIT;
     local.flags = WEFT_BEGIN_LOCAL;
@@ -265,7 +265,7 @@ TEST_CASE("a lane that one rank cannot open is an error by name on all, any numb
       2,
       [&](Rank& self) {
         const RigOptions rig = {.flags = WEFT_REDUCER_ABSENT};
-        // Nearly as many as there are lanes: one that was refused is not lost.
+        // Nearly as many as there are lanes: a refused lane is not lost.
         std::vector<std::unique_ptr<Reducer>> reducers(60);
         for (std::unique_ptr<Reducer>& reducer : reducers) {
           const auto create = [&] {

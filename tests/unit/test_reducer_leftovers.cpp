@@ -1,5 +1,5 @@
-// What steps leave behind when a re-plan, another communicator or a failure comes after them: nothing of the
-// old may be taken for the new.
+// State of steps before a re-plan, another communicator or a failure: no stale state may be taken for new
+// state.
 #include <functional>
 #include <utility>
 
@@ -12,7 +12,7 @@ using namespace weft::test;
 
 namespace {
 
-// Called once, where this thread next looks at the time.
+// Called once, at this thread's next reading of the clock.
 thread_local std::function<void()> at_look;
 
 class WatchedClock final : public Clock {
@@ -32,7 +32,7 @@ class WatchedClock final : public Clock {
   SystemClock clock_;
 };
 
-// Ranks with a second communicator to go on with when the first has failed.
+// Runs ranks with a second communicator, with which they continue when the first has failed.
 void run_with_spare(const std::function<void(Rank&, const std::shared_ptr<Comm>&, test::Meeting&)>& body) {
   const Registry registry("");
   test::Meeting meeting(2);
@@ -54,7 +54,7 @@ weft_begin_options begins(uint64_t flags) {
   return begin;
 }
 
-// In a step that is open: all but the absent ones become ready.
+// Called in an open step: all parameters but the absent ones become ready.
 void hand_over(Rank& self, Reducer& reducer, Gradients& gradients, const std::vector<uint64_t>& absent = {}) {
   self.expect(reducer.absent(absent.data(), absent.size()), "absent");
   for (uint64_t i = 0; i < gradients.memory().size(); i++) {
@@ -70,7 +70,7 @@ void fail(Rank& self, test::Meeting& meeting) {
 
 }  // namespace
 
-TEST_CASE("after a rebind nothing is known of the last step, and what was accumulated is gone") {
+TEST_CASE("a rebind clears the last step's state and accumulated gradients") {
   const Model model({{"a", {3}}, {"b", {5}}});
   run_with_spare([&](Rank& self, const std::shared_ptr<Comm>& spare, test::Meeting& meeting) {
     std::unique_ptr<Reducer> reducer;
@@ -109,7 +109,7 @@ TEST_CASE("after a rebind nothing is known of the last step, and what was accumu
   });
 }
 
-TEST_CASE("after a re-plan the last step is over for those who wait, and has no results to ask for") {
+TEST_CASE("after a re-plan waits for the last step return, and it has no results any more") {
   const Model model({{"a", {3}}, {"b", {5}}, {"c", {7}}});
   check(run_threads(2, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
@@ -137,7 +137,7 @@ TEST_CASE("after a re-plan the last step is over for those who wait, and has no 
   }));
 }
 
-TEST_CASE("fixed indices travel once more after a rebind, and may be others") {
+TEST_CASE("fixed indices are sent again after a rebind, and may differ") {
   const Model model({{"e", {64, 4}, Dtype::kF32, {}, 1}});
   run_with_spare([&](Rank& self, const std::shared_ptr<Comm>& spare, test::Meeting& meeting) {
     std::unique_ptr<Reducer> reducer;
@@ -165,7 +165,7 @@ TEST_CASE("fixed indices travel once more after a rebind, and may be others") {
   });
 }
 
-TEST_CASE("a retry takes what was absent everywhere as zero, not as an earlier step's") {
+TEST_CASE("a retry uses zeros for gradients that were absent everywhere, not an earlier step's values") {
   const Model model({{"a", {3}}, {"b", {5}}});
   run_with_spare([&](Rank& self, const std::shared_ptr<Comm>& spare, test::Meeting& meeting) {
     std::unique_ptr<Reducer> reducer;
@@ -189,7 +189,7 @@ TEST_CASE("a retry takes what was absent everywhere as zero, not as an earlier s
     self.expect(reducer->finish({}), "a step in which both are there, and kept");
     const weft_begin_options fixed = begins(WEFT_BEGIN_FIXED);
     self.expect(reducer->begin(&fixed), "begin");
-    const uint64_t absent = 1;  // in the bucket that comes first
+    const uint64_t absent = 1;  // in the bucket that is launched first
     self.expect(reducer->absent(&absent, 1), "absent");
     fail(self, meeting);
     std::fill_n(views[0], model.count(0), 4.0f);
@@ -225,7 +225,7 @@ TEST_CASE("a begin that fails half way leaves no step open") {
   });
 }
 
-TEST_CASE("a call of ready that returns only after a rebind touches nothing of the old step") {
+TEST_CASE("a call of ready that returns only after a rebind does not change the new state") {
   const Model model({{"a", {3}}});
   run_with_spare([&](Rank& self, const std::shared_ptr<Comm>& spare, test::Meeting& meeting) {
     std::unique_ptr<Reducer> reducer;
@@ -242,7 +242,7 @@ TEST_CASE("a call of ready that returns only after a rebind touches nothing of t
     std::atomic<bool> counted{false}, go_on{false};
     Status ready;
     std::thread late([&] {
-      // The gradient is in its bucket and counted; what is left to do is to note the time.
+      // The gradient is in its bucket and counted; the call only has to record the time.
       at_look = [&] {
         counted = true;
         while (!go_on) std::this_thread::yield();

@@ -1,5 +1,5 @@
-// What a reducer takes beside the gradients of a model of some size, over every backend: the report names
-// every byte, and it is little.
+// The memory of a reducer in addition to the gradients, for a model of some size, over every backend. The
+// report lists every byte, and the total is small.
 #include <nlohmann/json.hpp>
 
 #include "loopback/loopback.h"
@@ -21,7 +21,7 @@ struct BackendRow {
 };
 constexpr BackendRow kBackends[] = {
     {"loopback", loopback::backend},
-    {"shm", shm::backend},  // where nothing is kept of messages
+    {"shm", shm::backend},  // keeps no memory for messages
 #ifdef WEFT_TEST_UCX
     {"ucx", ucx::backend},
 #endif
@@ -45,7 +45,7 @@ Model transformer() {
   return Model(params);
 }
 
-// Every element is the same in all gradients of a rank: the mean over ranks is known.
+// Sets every element of a rank's gradients to the same value, so that the mean over ranks is known.
 void fill(const Model& model, const std::vector<std::byte*>& views, float value) {
   for (size_t i = 0; i < model.size(); i++) {
     std::fill_n(reinterpret_cast<float*>(views[i]), model.count(i), value);
@@ -62,7 +62,7 @@ bool filled(const Model& model, const std::vector<std::byte*>& views, float valu
 
 }  // namespace
 
-TEST_CASE("in view mode a reducer takes 2 % beside the gradients, over shared memory and messages") {
+TEST_CASE("in view mode a reducer takes 2 % of the gradients' memory, over shared memory and messages") {
   const Model model = transformer();
   for (const BackendRow& row : kBackends) {
     for (const int ranks : {2, 4}) {

@@ -1,5 +1,5 @@
-// Re-plans by the model of a step (lib/sync/planner, survey): all ranks take the same plan, and gradients
-// stay right.
+// Re-plans by the cost model of a step (lib/sync/planner, survey): all ranks use the same plan, and gradients
+// stay correct.
 #include <condition_variable>
 #include <functional>
 #include <mutex>
@@ -20,7 +20,7 @@ Model many_small() {
   return Model(params);
 }
 
-// The parameters of all buckets, one list a bucket.
+// Returns the parameters of each bucket.
 std::vector<std::vector<uint64_t>> buckets_of(Reducer& reducer) {
   std::vector<std::vector<uint64_t>> out;
   for (uint32_t b = 0; b < reducer.bucket_count(); b++) {
@@ -33,7 +33,7 @@ std::vector<std::vector<uint64_t>> buckets_of(Reducer& reducer) {
   return out;
 }
 
-// Threads wait for each other; the last one to come does something before they go on.
+// A barrier of threads; the last one to arrive runs a function before the others continue.
 class Gathering {
  public:
   explicit Gathering(int size) : size_(size) {}
@@ -63,7 +63,7 @@ Status replan(Reducer& reducer, int32_t planner) {
   return reducer.replan(options, {});
 }
 
-// The machine's, whose hands can be held: then everything takes no time.
+// The machine's clock, which can be stopped: then everything takes no time.
 class HeldClock final : public Clock {
  public:
   uint64_t now_ns() override {
@@ -92,7 +92,7 @@ Status step_of(Reducer& reducer, Gradients& gradients, uint64_t seed, int rank) 
 
 }  // namespace
 
-TEST_CASE("gradients that are ready at once travel together, once the model has seen it") {
+TEST_CASE("gradients that are ready at once share a bucket, once the cost model has seen it") {
   const Model model = many_small();
   constexpr int kRanks = 3;
   std::vector<std::vector<std::vector<uint64_t>>> plans(kRanks);
@@ -130,7 +130,7 @@ TEST_CASE("gradients that are ready at once travel together, once the model has 
   }
 }
 
-TEST_CASE("what the forward pass needs first is launched first of what is ready together, on all ranks") {
+TEST_CASE("of buckets that are ready together, all ranks launch first what the forward pass needs first") {
   const Model model = many_small();
   constexpr int kRanks = 3;
   for (const bool by_itself : {false, true}) {
@@ -174,7 +174,7 @@ TEST_CASE("what the forward pass needs first is launched first of what is ready 
   }
 }
 
-TEST_CASE("ranks that want different planners are told so, and keep their plan") {
+TEST_CASE("ranks with different planners get an error, and keep their plan") {
   const Model model = many_small();
   check(run_threads(2, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
@@ -191,7 +191,7 @@ TEST_CASE("ranks that want different planners are told so, and keep their plan")
   }));
 }
 
-TEST_CASE("a planner that does not exist, and one beside a plan of the program's own, are refused") {
+TEST_CASE("an unknown planner, and a planner together with a program's own plan, are refused") {
   const Model model({{"a", {4}}, {"b", {4}}});
   check(run_threads(1, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
@@ -221,7 +221,7 @@ TEST_CASE("a planner that does not exist, and one beside a plan of the program's
   }));
 }
 
-TEST_CASE("where an arena has no room to measure in, buckets end at the limits and steps go on") {
+TEST_CASE("if an arena has no room for measuring, buckets end at the limits and steps continue") {
   const Model model({{"a", {4}}, {"b", {4, 1024}}, {"c", {4}}});
   RanksOptions options;
   options.backend = &shm::backend();
@@ -242,7 +242,7 @@ TEST_CASE("where an arena has no room to measure in, buckets end at the limits a
         for (uint64_t step = 0; step < 3; step++) {
           gradients.fill(step, self.rank);
           self.expect(reducer->begin(nullptr), "begin");
-          // In the order of the plan, which then stays as it is and needs no memory.
+          // Becomes ready in the order of the plan, which then stays as it is and needs no memory.
           for (const size_t param : {2, 1, 0}) {
             self.expect(reducer->ready(param, pointers(gradients)[param], nullptr), "ready");
           }
@@ -257,14 +257,15 @@ TEST_CASE("where an arena has no room to measure in, buckets end at the limits a
       options));
 }
 
-TEST_CASE("where a rank has no memory for other buckets all keep theirs: a begin goes on, a call fails") {
+TEST_CASE("if a rank has no memory for new buckets, all keep theirs: a begin continues, a call fails") {
   constexpr uint64_t kParams = 200;
   std::vector<TestParam> params;
   for (uint64_t i = 0; i < kParams; i++) params.push_back({cat("p", i), {1}});
   const Model model(params);
   std::vector<uint64_t> all(kParams);
   std::iota(all.begin(), all.end(), uint64_t{0});
-  const weft_plan whole = {sizeof whole, 1, &kParams, all.data()};  // by limits each has a bucket of its own
+  // by the limits each parameter has its own bucket
+  const weft_plan whole = {sizeof whole, 1, &kParams, all.data()};
   const uint64_t limit = 0;
   RanksOptions ranks;
   ranks.backend = &shm::backend();

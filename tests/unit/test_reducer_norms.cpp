@@ -1,4 +1,4 @@
-// Norms of reduced gradients, clipping by them, and steps that are skipped: against norms of the serial
+// Norms of reduced gradients, clipping by them, and skipped steps, compared with norms of the serial
 // reference.
 #include <cmath>
 #include <limits>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-// Views of gradients with gaps are laid out differently: those only in copy mode.
+// Gradients with gaps only in copy mode, because their views have another layout.
 std::vector<TestParam> params(bool gaps = true) {
   std::vector<TestParam> out = mixed_params();
   out.push_back({"large", {150'000}});  // several pieces
@@ -45,7 +45,7 @@ bool near(double a, double b) {
   return std::abs(a - b) <= 1e-12 * std::abs(b);
 }
 
-// A rank's reducer, and gradients where its mode has them.
+// A rank's reducer, with gradients in the memory of its mode.
 class Trainer {
  public:
   Trainer(Rank& self, const Model& model, RigOptions rig) : self_(self), model_(model), memory(model) {
@@ -54,7 +54,7 @@ class Trainer {
     self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, rig), "create");
   }
 
-  // The gradient in row-major order of elements.
+  // Computes the gradient, in row-major order of elements.
   void compute(uint64_t seed) {
     memory.fill(seed, self_.rank);
     for (size_t i = 0; view_ && i < model_.size(); i++) memory.fill(i, seed, self_.rank, place(i));
@@ -174,7 +174,7 @@ TEST_CASE("results are scaled to the norm that finish allows, in copy and view m
   }
 }
 
-TEST_CASE("norms are those of gradients as they will be, also where they travel in another type") {
+TEST_CASE("norms refer to the final gradients, also if they are communicated in another type") {
   for (const int32_t mode : {WEFT_GRADIENT_COPY, WEFT_GRADIENT_VIEW}) {
     const Model model({{"half", {20'000}, Dtype::kF16}, {"brain", {9}, Dtype::kBf16}, {"float", {5}}});
     check(run_threads(2, [&](Rank& self) {
@@ -200,7 +200,7 @@ TEST_CASE("norms are those of gradients as they will be, also where they travel 
         finish.flags = skip ? WEFT_FINISH_SKIP_NONFINITE : 0;
         self.expect(reducer->finish(finish), "finish");
       };
-      // The mean of 1 and 1 + 2^-7 is between two numbers of bf16; the even one is 1.
+      // The mean of 1 and 1 + 2^-7 lies between two bf16 numbers; the even one is 1.
       const double high = self.rank == 0 ? 1 : 1 + 1.0 / 128;
       fill(0, 2);
       fill(1, high);
@@ -213,7 +213,7 @@ TEST_CASE("norms are those of gradients as they will be, also where they travel 
       self.expect(each[1] == 3, cat("norm of bf16: ", each[1]));
       self.expect(each[2] == std::sqrt(5 * (1 + 1.0 / 256) * (1 + 1.0 / 256)), cat("norm of f32: ", each[2]));
       if (mode == WEFT_GRADIENT_VIEW) return;
-      // What is too large for f16 when it goes back.
+      // A value that overflows f16 when it is converted back.
       weft_begin_options local = WEFT_BEGIN_OPTIONS_INIT;
       local.flags = WEFT_BEGIN_LOCAL;
       fill(0, 40'000);
@@ -229,7 +229,7 @@ TEST_CASE("norms are those of gradients as they will be, also where they travel 
   }
 }
 
-TEST_CASE("what one rank asks to skip all ranks do, and gradients are as they were") {
+TEST_CASE("a step that one rank asks to skip is skipped on all ranks, and gradients do not change") {
   const Model model(params());
   check(run_threads(3, [&](Rank& self) {
     Trainer trainer(self, model, {});
@@ -254,7 +254,7 @@ TEST_CASE("what one rank asks to skip all ranks do, and gradients are as they we
   }));
 }
 
-TEST_CASE("infinities and NaNs of any rank are counted by parameter, and skip the step if it is wished") {
+TEST_CASE("infinities and NaNs of any rank are counted by parameter, and skip the step on request") {
   const Model model(params());
   for (const uint64_t skip : {uint64_t{0}, WEFT_FINISH_SKIP_NONFINITE}) {
     check(run_threads(2, [&](Rank& self) {
@@ -280,7 +280,7 @@ TEST_CASE("infinities and NaNs of any rank are counted by parameter, and skip th
   }
 }
 
-TEST_CASE("a parameter's norm is finite where its result is, also where the squares overflow") {
+TEST_CASE("a parameter's norm is finite if its result is, also if the squares overflow") {
   const Model model({{"large", {3}, Dtype::kF64}, {"broken", {3}, Dtype::kF64}, {"small", {2}}});
   check(run_threads(2, [&](Rank& self) {
     Trainer trainer(self, model, {});
@@ -318,7 +318,7 @@ TEST_CASE("parameters that are absent everywhere have no norm, those of other ra
   }));
 }
 
-TEST_CASE("a rank that has joined draws the same conclusions") {
+TEST_CASE("a rank that has joined makes the same decisions") {
   const Model model(params());
   check(run_threads(2, [&](Rank& self) {
     Trainer trainer(self, model, {.flags = WEFT_REDUCER_UNEVEN});
@@ -348,7 +348,7 @@ TEST_CASE("ranks that clip differently fail by name") {
   }));
 }
 
-TEST_CASE("clipping and skipping are refused where they cannot be, and the step goes on") {
+TEST_CASE("clipping and skipping are refused if unsupported, and the step continues") {
   const Model model({{"a", {4}}});
   check(run_threads(1, [&](Rank& self) {
     Trainer trainer(self, model, {});
@@ -385,7 +385,7 @@ TEST_CASE("clipping and skipping are refused where they cannot be, and the step 
   }));
 }
 
-TEST_CASE("records of finish that cannot be are refused by rank") {
+TEST_CASE("invalid records of finish are refused with the rank's number") {
   Ruling ruling;
   for (const FinishRecord& bad :
        {FinishRecord{-1, 0, 0}, FinishRecord{kNan, 0, 0}, FinishRecord{HUGE_VAL, 0, 0}, FinishRecord{0, 8, 0},
@@ -399,7 +399,7 @@ TEST_CASE("records of finish that cannot be are refused by rank") {
   // The sum of finite squares may be infinite.
   REQUIRE(judge_finish({skips, skips}, HUGE_VAL, 0, &ruling).ok());
   CHECK(ruling.skipped);
-  // Who has joined does not know how the others clip.
+  // A rank that has joined does not know how the others clip.
   REQUIRE(judge_finish({{0, FinishRecord::kJoined, 0}, {2, 0, 0}}, 8, 0, &ruling).ok());
   CHECK(ruling.factor == 0.25);
 }

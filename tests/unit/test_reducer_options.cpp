@@ -1,4 +1,4 @@
-// lib/sync/options: options of a reducer that cannot be meant, and what is said of them.
+// lib/sync/options: invalid options of a reducer, and their errors.
 #include <cstdint>
 #include <string>
 
@@ -31,7 +31,7 @@ bool says(const std::string& text, const char* what) {
 
 }  // namespace
 
-TEST_CASE("options as they come are taken, and what goes together") {
+TEST_CASE("default options and valid combinations are accepted") {
   CHECK(refusal({}).empty());
   CHECK(refusal(with_flags(WEFT_REDUCER_UNEVEN | WEFT_REDUCER_STOP_WHEN_EXHAUSTED)).empty());
   CHECK(refusal(with_flags(WEFT_REDUCER_REPLAN | WEFT_REDUCER_MODEL | WEFT_REDUCER_FIRST_NEEDED)).empty());
@@ -41,7 +41,7 @@ TEST_CASE("options as they come are taken, and what goes together") {
   CHECK(refusal(options).empty());
 }
 
-TEST_CASE("a flag says which other one it needs") {
+TEST_CASE("a flag without a required other flag is refused with that flag's name") {
   CHECK(says(refusal(with_flags(uint64_t{1} << 63)), "unknown flags"));
   CHECK(says(refusal(with_flags(WEFT_REDUCER_STOP_WHEN_EXHAUSTED)), "needs WEFT_REDUCER_UNEVEN"));
   CHECK(says(refusal(with_flags(WEFT_REDUCER_OWN_WHOLE)), "needs WEFT_REDUCER_SHARDED"));
@@ -58,7 +58,7 @@ TEST_CASE("a flag says which other one it needs") {
   CHECK(says(refusal(views), "excludes WEFT_REDUCER_UNEVEN"));
 }
 
-TEST_CASE("a flag says which mode it is for") {
+TEST_CASE("a flag in the wrong mode is refused with the required mode") {
   CHECK(says(refusal(with_flags(WEFT_REDUCER_COPY_STRAYS)), "is for view mode"));
   weft_reducer_options options = with_flags(WEFT_REDUCER_ACCUMULATE_F32);
   CHECK(refusal(options).empty());
@@ -68,7 +68,7 @@ TEST_CASE("a flag says which mode it is for") {
   CHECK(says(refusal(options), "mode is 77"));
 }
 
-TEST_CASE("a number says what it may be") {
+TEST_CASE("a number out of range is refused with its range") {
   weft_reducer_options options = {};
   options.divide_by = 99;
   CHECK(says(refusal(options), "divide_by is 99"));

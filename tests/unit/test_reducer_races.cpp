@@ -1,5 +1,5 @@
-// What threads do at once: a re-plan under other threads' calls, two uses of one weight, a copy that does not
-// end, a step that finish gives up. The thread sanitizer sees more of it.
+// Concurrent calls: a re-plan during other threads' calls, two uses of one weight, a copy that does not end,
+// a step that finish abandons. The thread sanitizer checks more.
 #include <atomic>
 #include <chrono>
 #include <mutex>
@@ -30,7 +30,7 @@ bool wait_for(Done&& done) {
   return true;
 }
 
-// A context and its one rank, with a host table and a log of the test's own.
+// A context with one rank, and with the test's own host operations and log.
 struct Alone {
   explicit Alone(const DeviceOps& ops = host_ops(), Log::Sink sink = {}) {
     ContextOptions options;
@@ -52,8 +52,8 @@ struct Alone {
   std::shared_ptr<Comm> comm;
 };
 
-// A copy that does not return while it is held; not for ever, so that what should not wait for it does not
-// hang the test.
+// Blocks copies while it is set, for a bounded time, so that code that should not wait for a copy cannot hang
+// the test.
 std::atomic<bool> copy_held{false};
 std::atomic<bool> copy_entered{false};
 
@@ -63,7 +63,7 @@ void held_copy(const CopyArgs& args) {
   host_ops().copy(args);
 }
 
-// Memory that does not answer while copies are held.
+// Memory that blocks all accesses while copies are held.
 std::atomic<const std::byte*> mute{nullptr};
 std::atomic<bool> gave_up{false};
 
@@ -75,7 +75,7 @@ void copy_into_mute(const CopyArgs& args) {
   host_ops().copy(args);
 }
 
-// The first copy of two stops in its middle until the second is over, or has been kept from beginning.
+// The first of two copies stops in its middle until the second has ended, or was prevented from starting.
 std::atomic<bool> halving{false};
 std::atomic<int> copies{0};
 
@@ -141,7 +141,7 @@ TEST_CASE("threads wait for parameters and ask for views while begin re-plans") 
   }
 }
 
-TEST_CASE("of two threads that use one weight at once while uses are learned one comes last, whole") {
+TEST_CASE("of two threads that use one weight at once while uses are learned, one is last and complete") {
   DeviceOps ops = host_ops();
   ops.copy = halved_copy;
   Alone alone(ops);
@@ -173,7 +173,7 @@ TEST_CASE("of two threads that use one weight at once while uses are learned one
   CHECK(result == gradients[1]);
 }
 
-TEST_CASE("a local step whose gradient is still being copied says so at the deadline, and stays open") {
+TEST_CASE("a local step whose gradient is still being copied times out, and stays open") {
   DeviceOps ops = host_ops();
   ops.copy = held_copy;
   Alone alone(ops);
@@ -198,7 +198,7 @@ TEST_CASE("a local step whose gradient is still being copied says so at the dead
   CHECK(has(finished.text(), "parameter 1 ('b') is still being copied"));
   CHECK(begun.code() == Code::kState);
   CHECK(copied.ok());
-  // Once it has returned the step ends as any, and what was copied is part of the sum.
+  // Once the copy has returned, the step ends as usual, and the copied gradient is part of the sum.
   CHECK(reducer->ready(0, gradients[0], nullptr).ok());
   CHECK(reducer->finish({}).ok());
   gradients.fill(2, 0);
@@ -255,7 +255,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("of a step that finish has given up nothing is said that the engine may still change") {
+TEST_CASE("statistics of a step that finish abandoned contain nothing that may still change") {
   Alone alone;
   const Model model({{"a", {4}}, {"b", {4}}});
   std::unique_ptr<Reducer> reducer;
@@ -284,7 +284,7 @@ TEST_CASE("of a step that finish has given up nothing is said that the engine ma
   CHECK(finished.code() == Code::kTimeout);
   CHECK(has(finished.text(), "0 of 1 buckets reduced"));
   reducer->query(&stats);
-  CHECK(stats.divisor == 0);  // not the step's before
+  CHECK(stats.divisor == 0);  // not the previous step's
   CHECK(stats.active_ranks == 0);
   CHECK(stats.last_active == -1);
   CHECK(stats.failed_steps == 1);
@@ -296,12 +296,12 @@ TEST_CASE("of a step that finish has given up nothing is said that the engine ma
   CHECK(!reducer->report().empty());
   release = true;
   busy.join();
-  // The step ends once the engine can: the reducer need not leave it behind.
+  // The step ends once the engine runs: the reducer need not leave it behind.
   reducer.reset();
   CHECK(alone.comm.use_count() == 1);
 }
 
-TEST_CASE("finish does not wait for a result that is being copied into memory which does not answer") {
+TEST_CASE("finish does not wait for a result copy into memory that blocks") {
   DeviceOps ops = host_ops();
   ops.copy = copy_into_mute;
   Alone alone(ops);
@@ -312,7 +312,7 @@ TEST_CASE("finish does not wait for a result that is being copied into memory wh
       make_reducer(alone.comm, model, allreduce_hook(), &reducer, {.limits = {0}, .timeout_ms = 100}).ok());
   Gradients gradients(model);
   gradients.fill(1, 0);
-  mute = gradients[1] + kPieceBytes;  // the second piece, of the bucket that is launched first
+  mute = gradients[1] + kPieceBytes;  // the second piece of the bucket that is launched first
   copy_held = true;
   copy_entered = gave_up = false;
   REQUIRE(reducer->begin(nullptr).ok());

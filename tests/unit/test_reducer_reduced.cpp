@@ -1,4 +1,5 @@
-// Reduced views (lib/sync/reduced): results are read where their owners have them, as long as a rank reads.
+// Reduced views (lib/sync/reduced): every rank reads results in their owners' memory, which stays valid while
+// a rank reads.
 #include <chrono>
 #include <cmath>
 #include <thread>
@@ -62,7 +63,7 @@ class Trainer {
     self_.expect(reducer->reduced_view(param, out.data(), &count), "pieces");
     return out;
   }
-  // All pieces of all parameters are the mean over the ranks.
+  // Checks that all pieces of all parameters are the mean over the ranks.
   void check_results(uint64_t seed, int owners) {
     Gradients expected = reference(model_, {seed}, self_.size, self_.size);
     for (size_t i = 0; i < model_.size(); i++) {
@@ -97,7 +98,7 @@ class Trainer {
 
 }  // namespace
 
-TEST_CASE("every rank reads all results where their owners have them, in threads and processes") {
+TEST_CASE("every rank reads all results in their owners' memory, in threads and processes") {
   const Model model(params());
   for (const uint64_t flags : {kViews, kWhole}) {
     for (const uint64_t limit : {uint64_t{0}, uint64_t{1} << 20}) {
@@ -136,9 +137,9 @@ TEST_CASE("sixteen ranks as processes read all results") {
       over_shm()));
 }
 
-// An owner reads its slice of every rank's view and writes it once: of the bytes that cross memory these are
-// the peers' that a rank reads, so all n ranks together read n S and write S. With all results everywhere an
-// owner reads and writes all ranks' slices.
+// An owner reads its slice of every rank's view and writes it once. Only the peers' bytes that a rank reads
+// cross memory, so all n ranks together read n S and write S. With full results, an owner reads and writes
+// all ranks' slices.
 TEST_CASE("a step with reduced views reads each view once, and writes one of them") {
   const Model model({{"large", {3 << 17}}});  // whole pages for each of 2 and 3 owners
   const uint64_t bytes = uint64_t{4} * 3 << 17;
@@ -181,7 +182,8 @@ TEST_CASE("a rank that begins the next step waits until the others have read") {
             begins = true;
           } else {
             while (!begins) std::this_thread::yield();
-            std::this_thread::sleep_for(std::chrono::milliseconds(20));  // rank 0 writes its view, if it may
+            // time for rank 0 to write its view, if it may
+            std::this_thread::sleep_for(std::chrono::milliseconds(20));
             trainer.check_results(1, 2);
           }
           self.expect(trainer.reducer->begin(&begin), "begin");
@@ -273,7 +275,7 @@ TEST_CASE(
       over_shm()));
 }
 
-TEST_CASE("reduced views are refused where there are none, and say why") {
+TEST_CASE("reduced views are refused with the reason where they are unavailable") {
   const Model model({{"a", {64}}, {"b", {4096}}});
   check(run_threads(
       2,

@@ -1,4 +1,4 @@
-// lib/sync/relayout: ranges change places within their memory; and re-plans that do so.
+// lib/sync/relayout: ranges move within their memory; and re-plans that cause this.
 #include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
@@ -43,7 +43,7 @@ Arrangement draw(std::mt19937_64& random) {
 
 }  // namespace
 
-TEST_CASE("ranges go to their new places, with no more scratch than the longest of them") {
+TEST_CASE("ranges move to their new places, with no more scratch than the longest of them") {
   std::mt19937_64 random(1);
   for (int round = 0; round < 3000; round++) {
     const Arrangement a = draw(random);
@@ -110,7 +110,7 @@ TEST_CASE(
           options.bucket_limits = &limit;
           options.bucket_limit_count = 1;
           const Status done = reducer->replan(options, {});
-          // Nobody has noted an order: the plan of one parameter a bucket stays.
+          // No order has been recorded: the plan of one parameter a bucket stays.
           self.expect(limit == 0 ? done.ok() : done.code() == Code::kState, done.text());
         }
         reducer->query(&after);
@@ -147,7 +147,7 @@ TEST_CASE(
       const RigOptions rig = {.limits = {300}, .flags = WEFT_REDUCER_REPLAN | uneven};
       self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, rig), "create");
       if (!reducer) return;
-      // As it is after step 2, of a rank that has no more data then, too.
+      // The state after step 2, also on a rank that then has no more data.
       const auto look = [&](const char* when) {
         weft_reducer_stats stats{};
         reducer->query(&stats);
@@ -185,7 +185,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a view from before a re-plan is refused, also where strays are copied") {
+TEST_CASE("a view from before a re-plan is refused, also if out-of-view gradients are copied") {
   const Model model({{"a", {40}}, {"b", {40}}, {"c", {40}}});
   for (const uint64_t strays : {uint64_t{0}, uint64_t{WEFT_REDUCER_COPY_STRAYS}}) {
     check(run_threads(2, [&](Rank& self) {
@@ -216,7 +216,7 @@ TEST_CASE("a view from before a re-plan is refused, also where strays are copied
   }
 }
 
-TEST_CASE("after a re-plan it is known what closed the buckets, and one to the same buckets moves nothing") {
+TEST_CASE("a re-plan records what closed the buckets, and one to the same buckets moves nothing") {
   const Model model({{"a", {40}}, {"b", {40}}, {"c", {40}}});
   check(run_threads(2, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
@@ -247,7 +247,7 @@ TEST_CASE("after a re-plan it is known what closed the buckets, and one to the s
   }));
 }
 
-TEST_CASE("of ranks that noted different orders the lowest one's wins, if it had data") {
+TEST_CASE("of ranks with different recorded orders the lowest rank's order is used, if it had data") {
   const Model model({{"a", {40}}, {"b", {40}}, {"c", {40}}});
   const std::vector<std::vector<size_t>> orders = {{2, 0, 1}, {1, 2, 0}, {0, 1, 2}};
   for (const bool data_on_0 : {true, false}) {
@@ -314,7 +314,7 @@ TEST_CASE(
       };
       step(0);
       look(2, {300}, 0, "as created");
-      // Rank 0, whose order wins, has no more data, and has not been asked for limits.
+      // Rank 0, whose order is used, has no more data, and is not asked for limits.
       if (uneven != 0 && self.rank == 0) {
         weft_join_result joined{};
         self.expect(reducer->join({}, &joined), "join");

@@ -1,5 +1,5 @@
 // Replicas stay bitwise equal in every mode, on data whose sums depend on their order, over shared memory and
-// over messages by every algorithm that adds partial sums. What the results are: the other tests.
+// over messages, by every algorithm that adds partial sums. Other tests check the values of the results.
 #include <cmath>
 
 #include "coll/select.h"
@@ -21,8 +21,8 @@ struct Way {
   int32_t divide_by = WEFT_DIVIDE_WORLD;
   int32_t reduce_dtype = 0;
   int locals = 0;        // local steps before each synchronised one
-  bool absent = false;   // some parameters, other ones on each rank
-  bool no_data = false;  // on one rank, another one in each step
+  bool absent = false;   // some parameters are absent, other ones on each rank
+  bool no_data = false;  // one rank has no data, another one in each step
   bool joins = false;    // rank r has data for r + 1 steps
   uint32_t uses = 1;     // of each dense parameter
   double clip = 0;       // the norm
@@ -77,7 +77,7 @@ std::vector<TestParam> params() {
           {"middle", {31, 17}}};
 }
 
-// Of very different sizes, so that the order of addition shows.
+// Values of very different sizes, so that the order of addition changes the sum.
 double rough(uint64_t seed, int rank, size_t param, uint64_t element) {
   const auto at = static_cast<double>(element + param * 7 + seed * 13 + 1);
   const auto size =
@@ -85,8 +85,8 @@ double rough(uint64_t seed, int rank, size_t param, uint64_t element) {
   return std::ldexp(std::sin(at * (rank + 1.3)), size);
 }
 
-// What a rank has after a step: its gradients' bytes, then the indices and values of sparse ones. Empty: it
-// cannot see it.
+// A rank's results after a step: its gradients' bytes, then the indices and values of sparse ones. Empty if
+// the rank does not see the step.
 using Outcome = std::vector<Bytes>;
 
 class Replica {
@@ -95,7 +95,7 @@ class Replica {
       : self_(self), model_(model), way_(way), home_(model), list_(model.c()) {
     for (size_t i = 0; i < model_.size(); i++) {
       if (sparse(i)) continue;
-      if (!view()) list_[i].gradient = home_[i];  // also of results of what is absent here
+      if (!view()) list_[i].gradient = home_[i];  // receives results of locally absent parameters too
       if ((way.flags & WEFT_REDUCER_STATIC) == 0) list_[i].uses = way.uses;
     }
     constexpr uint64_t kLimits[] = {600, 3000};
@@ -111,7 +111,7 @@ class Replica {
     self_.expect(Reducer::create(self.comm, Status(), options, allreduce_hook(), &reducer_), "create");
   }
 
-  // The outcome of each step.
+  // Returns the outcome of each step.
   std::vector<Outcome> run() {
     std::vector<Outcome> outcomes(kRanks);
     for (uint64_t step = 0; reducer_ && step < kRanks && self_.failures.empty(); step++) {
@@ -123,7 +123,7 @@ class Replica {
     weft_join_result joined{};
     self_.expect(reducer_->join({}, &joined), "join");
     self_.expect(joined.last_active == kRanks - 1, "the last rank has had data to the end");
-    // That of the last step; of sparse gradients nothing is kept.
+    // The outcome of the last step; sparse results are not kept.
     outcomes.back() = look(false);
     return outcomes;
   }
@@ -136,13 +136,13 @@ class Replica {
     if (view()) self_.expect(reducer_->grad_view(i, &at), "grad_view");
     return static_cast<std::byte*>(at);
   }
-  // On two of three ranks at least, so that nothing is absent everywhere.
+  // At least two of three ranks have each gradient, so that no parameter is absent everywhere.
   bool has_gradient(uint64_t step, size_t i) const {
     return !way_.absent || (i + static_cast<size_t>(self_.rank) + step) % 4 != 0 ||
            (way_.joins && self_.rank == kRanks - 1);
   }
 
-  // A gradient of the parameter, which is added to its view where `add`, and ready.
+  // Computes a gradient of the parameter and calls ready. `add`: adds it to the view.
   void contribute(size_t i, uint64_t seed, bool add) {
     if (sparse(i)) {
       // Row 9 comes from all ranks, and twice.
@@ -219,7 +219,7 @@ class Replica {
   std::unique_ptr<Reducer> reducer_;
 };
 
-// Backends and what they are forced to.
+// A backend, and the algorithm that is forced on it.
 struct Over {
   std::string name;
   RanksOptions options;
@@ -261,7 +261,7 @@ TEST_CASE("the sums of this file depend on their order") {
       differ += f64 ? up != down : (a + b) + c != a + (b + c);
     }
     INFO(model[i].name << ": " << differ);
-    // Of 16-bit gradients f32 holds most sums exactly.
+    // For 16-bit gradients f32 holds most sums exactly.
     CHECK((differ > 0 || dtype_size(model[i].dtype) == 2));
   }
 }

@@ -1,4 +1,4 @@
-// What a reducer tells about its steps: times, percentiles, whom it waited for, and every byte that it holds.
+// A reducer's report on its steps: times, percentiles, stragglers, and every byte that it holds.
 #include <nlohmann/json.hpp>
 
 #include "loopback/loopback.h"
@@ -30,7 +30,7 @@ Model layers() {
 
 }  // namespace
 
-TEST_CASE("means are of all steps, percentiles of the last 128") {
+TEST_CASE("means cover all steps, percentiles the last 128") {
   History history;
   CHECK(history.percentile(&StepTimes::step_ns, 50) == 0);
   for (uint64_t i = 0; i < 128; i++) history.add({.step_ns = 1'000'000, .exposed_ns = 5});
@@ -52,7 +52,7 @@ TEST_CASE("means are of all steps, percentiles of the last 128") {
   CHECK(history.waited()[2].last_ns == 9);
 }
 
-TEST_CASE("the rank that comes late is the straggler of all, itself included") {
+TEST_CASE("the late rank is reported as the straggler on all ranks, itself included") {
   const Model model(mixed_params());
   Simulation simulation(11, 3);
   check(simulation
@@ -88,7 +88,7 @@ TEST_CASE("the rank that comes late is the straggler of all, itself included") {
             .failures);
 }
 
-TEST_CASE("the report has what was chosen, the last step, the buckets and the last error") {
+TEST_CASE("the report contains the options, the last step, the buckets and the last error") {
   const Model model(mixed_params());
   check(run_threads(2, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
@@ -121,7 +121,7 @@ TEST_CASE("the report has what was chosen, the last step, the buckets and the la
     self.expect(stats.absent_bytes == model.count(last) * dtype_size(model[last].dtype),
                 "bytes of the absent");
     self.expect(step["ready_order"].size() == model.size() && step["ready_order"].back() == last, "order");
-    // Although the bucket that comes first did not travel.
+    // Although the first bucket was not communicated.
     self.expect(stats.communication_ns > 0 && stats.communication_ns <= stats.step_ns, "communication");
     self.expect(stats.compute_ns + stats.exposed_ns == stats.step_ns, "computing and finish are the step");
     self.expect(stats.overlap_ns <= stats.compute_ns && stats.overlap_ns <= stats.communication_ns,
@@ -144,7 +144,7 @@ TEST_CASE("the report has what was chosen, the last step, the buckets and the la
   }));
 }
 
-TEST_CASE("what buckets sent in a step is what the backend has counted") {
+TEST_CASE("the bytes that buckets sent in a step equal the backend's counters") {
   const Model model = layers();
   for (const Backend* backend : {&loopback::backend(), &shm::backend()}) {
     INFO(backend->name);
@@ -180,7 +180,7 @@ TEST_CASE("what buckets sent in a step is what the backend has counted") {
   }
 }
 
-TEST_CASE("the report has when each parameter became ready, of the last step that noted it") {
+TEST_CASE("the report contains each parameter's ready time, of the last step that recorded it") {
   const Model model({{"one", {2}}, {"two", {3}}, {"three", {4}}});
   check(run_threads(2, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
@@ -225,7 +225,7 @@ TEST_CASE("the report has when each parameter became ready, of the last step tha
   }));
 }
 
-TEST_CASE("a pattern that never changed is found to be static, and one that did is not") {
+TEST_CASE("a pattern that never changed is reported as static, and one that did is not") {
   const Model model({{"one", {2}}, {"two", {3}}, {"three", {4}}});
   check(run_threads(2, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
@@ -246,7 +246,7 @@ TEST_CASE("a pattern that never changed is found to be static, and one that did 
   }));
 }
 
-TEST_CASE("the report names every byte, of which gradients are all but 2 %") {
+TEST_CASE("the report lists every byte, of which all but 2 % are gradients") {
   const Model model = layers();
   for (const int32_t mode : {WEFT_GRADIENT_COPY, WEFT_GRADIENT_VIEW}) {
     check(run_threads(2, [&](Rank& self) {
@@ -276,12 +276,12 @@ TEST_CASE("the report names every byte, of which gradients are all but 2 %") {
                                stats.retained_bytes + stats.other_bytes,
                   "the parts are the whole");
       self.expect(named >= stats.param_bytes, "one set of buckets, in view mode the gradients themselves");
-      // Listed apart: what a re-plan takes while it runs.
+      // Listed separately: the scratch of a running re-plan.
       uint64_t largest = 0;
       for (const Json& bucket : report["buckets"])
         largest = std::max(largest, bucket["bytes"].get<uint64_t>());
       self.expect(largest > 0 && report["replan"]["scratch_bytes"] == largest, "the largest bucket");
-      // Of a bounded size: little beside more gradients than these (unit/test_reducer_memory).
+      // Its size is bounded: small compared with the gradients of a larger model (unit/test_reducer_memory).
       const auto messages = report["memory"]["messages"].get<uint64_t>();
       self.expect(messages > 0 && messages <= uint64_t{1} << 20, cat(messages, " bytes for messages"));
       named -= messages;

@@ -1,4 +1,4 @@
-// Sharded reducers: who owns what, results in the owned ranges alone, against the serial reference.
+// Sharded reducers: ownership, and results in the owned ranges alone, compared with the serial reference.
 #include <cmath>
 #include <map>
 
@@ -11,7 +11,7 @@ using namespace weft::test;
 
 namespace {
 
-// A rank's reducer with all flags that a test wants, and gradients in either mode.
+// A rank's reducer with a test's flags, and gradients in either mode.
 class Trainer {
  public:
   Trainer(Rank& self, const Model& model, const RigOptions& rig)
@@ -29,7 +29,7 @@ class Trainer {
     self_.expect(reducer->grad_view(i, &at), "view");
     return static_cast<std::byte*>(at);
   }
-  // Where an element of the place lies in the program's memory.
+  // Returns the offset of a place's element in the program's memory.
   uint64_t at(size_t i, uint64_t element) {
     uint64_t offset = element;
     const auto look = [&](uint64_t to, uint64_t, uint64_t) { offset = to; };
@@ -54,7 +54,8 @@ class Trainer {
     WEFT_TRY(ready());
     return reducer->finish(finish);
   }
-  // What this rank owns is as in expected (as gradients are laid out); in copy mode the rest is as it was.
+  // Checks that this rank's owned ranges have the expected values (in the gradients' layout). In copy mode
+  // all other bytes must be unchanged.
   void check_results(Gradients& expected, const std::vector<Bytes>& before, const std::string& what) {
     std::map<uint64_t, std::vector<bool>> mine;
     for (const weft_slice& slice : slices_of(self_, *reducer, self_.rank)) {
@@ -177,7 +178,8 @@ TEST_CASE("each rank receives the results that it owns, in either mode, over loo
   }
 }
 
-TEST_CASE("norms of sharded gradients are those of the whole, equal on all ranks, and clip owned ranges") {
+TEST_CASE(
+    "norms of sharded gradients cover the whole gradients, are equal on all ranks, and clip owned ranges") {
   const Model model(params());
   for (const uint64_t flags : {WEFT_REDUCER_SHARDED, kWhole}) {
     std::vector<std::vector<double>> all(3);
@@ -263,7 +265,7 @@ TEST_CASE("sharding works with accumulation, absent parameters, and ranks withou
       }
       self.expect(reducer.finish({}), "finish");
       Gradients sums = reference(model, {5}, 2, 3);
-      Gradients only_one(model);  // rank 1's alone, over the step's divisor
+      Gradients only_one(model);  // rank 1's gradient alone, over the step's divisor
       for (uint64_t k = 0; k < model.count(0); k++) {
         // Added to zero and divided as the others are.
         store(model[0].dtype, value(5, 1, 0, k), only_one[0] + only_one.at(0, k));
@@ -294,7 +296,7 @@ TEST_CASE("sharding works with accumulation, absent parameters, and ranks withou
   }
 }
 
-TEST_CASE("a re-plan changes who owns slices, and not who owns whole parameters") {
+TEST_CASE("a re-plan changes the owners of slices, and not the owners of whole parameters") {
   const Model model(params());
   for (const uint64_t flags : {WEFT_REDUCER_SHARDED, kWhole}) {
     check(run_threads(2, [&](Rank& self) {
@@ -325,7 +327,7 @@ TEST_CASE("a re-plan changes who owns slices, and not who owns whole parameters"
   }
 }
 
-TEST_CASE("what cannot be sharded is refused by name") {
+TEST_CASE("options that cannot be combined with sharding are refused by name") {
   const Model model({{"a", {4}}});
   check(run_threads(2, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;

@@ -1,4 +1,5 @@
-// Sparse gradients: what comes out is the average of what went in, whatever travelled.
+// Sparse gradients: the result is the average of the contributions, whether entries or dense gradients are
+// communicated.
 #include <set>
 
 #include "core/hook_table.h"
@@ -11,7 +12,7 @@ using namespace weft::test;
 
 namespace {
 
-// The rows that a rank touches in a step: about one in `one_in`, some of them twice, in no order.
+// Returns the rows that a rank touches in a step: about one in `one_in`, some of them twice, unordered.
 std::vector<uint64_t> touched(const TestParam& param, uint64_t seed, int rank, uint64_t one_in) {
   std::mt19937_64 random(seed * 1000 + static_cast<uint64_t>(rank));
   std::vector<uint64_t> rows;
@@ -29,7 +30,7 @@ Coo entries(const TestParam& param, uint64_t seed, int rank, uint64_t one_in) {
                   [&](uint64_t e, uint64_t k) { return value(seed, rank, e, k); });
 }
 
-// The sum over all entries of ranks and seeds, by row; whole numbers are exact in every dtype.
+// The sum over all entries of ranks and seeds, by row. Whole numbers are exact in every dtype.
 using Rows = std::map<uint64_t, std::vector<double>>;
 
 Rows sum_of(const TestParam& param, const std::vector<uint64_t>& seeds, int ranks, uint64_t one_in) {
@@ -47,7 +48,7 @@ Rows sum_of(const TestParam& param, const std::vector<uint64_t>& seeds, int rank
   return sum;
 }
 
-// Rounded once, as the reducer divides.
+// Rounds once, as the reducer divides.
 Bytes divided(Dtype dtype, double sum, double divisor) {
   Bytes input(8), out(8);
   store(dtype, sum, input.data());
@@ -64,7 +65,7 @@ Bytes divided(Dtype dtype, double sum, double divisor) {
   return out;
 }
 
-// What is wrong with a result; empty if nothing is.
+// Returns the first difference of a result; empty if there is none.
 std::string wrong(const TestParam& param, const weft_sparse& result, const Rows& sum, double divisor) {
   const std::vector<uint64_t> rows = rows_of(param, result);
   if (rows.size() != result.count) return "not sorted";
@@ -87,11 +88,11 @@ std::string wrong(const TestParam& param, const weft_sparse& result, const Rows&
   return left.empty() ? "" : cat(left.size(), " rows are missing");
 }
 
-// What a hook of the program's own is shown.
+// Records what a hook of the program's own sees.
 struct Shown {
   std::set<std::string> planned, staged;
   uint32_t last = 0;     // buckets that were the last one
-  uint32_t strange = 0;  // that are not among those counted
+  uint32_t strange = 0;  // buckets that are not among those counted
   uint64_t replanned = 0;
 
   void look(const weft_bucket& bucket, std::set<std::string>* names) {
@@ -138,7 +139,7 @@ const std::vector<TestParam>& sparse_params() {
   return params;
 }
 
-// One step of all parameters with entries of the seed.
+// Runs one step of all parameters with entries of the seed.
 Status ready_step(Reducer& reducer, const Model& model, Gradients& gradients, uint64_t seed, int rank,
                   uint64_t one_in) {
   for (size_t i = 0; i < model.size(); i++) {
@@ -148,7 +149,7 @@ Status ready_step(Reducer& reducer, const Model& model, Gradients& gradients, ui
       gradients.fill(i, seed, rank, static_cast<std::byte*>(at != nullptr ? at : gradients[i]));
       WEFT_TRY(reducer.ready(i, at != nullptr ? at : gradients[i], nullptr));
     } else {
-      // The entries are read during the call.
+      // The entries are only read during the call.
       const Coo coo = entries(model[i], seed + i, rank, one_in);
       WEFT_TRY(reducer.ready_sparse(i, coo.c(), nullptr));
     }
@@ -171,7 +172,7 @@ void expect_results(Rank& self, Reducer& reducer, const Model& model, const std:
 
 }  // namespace
 
-TEST_CASE("entries of all ranks are averaged, sorted, and each row is there once") {
+TEST_CASE("entries of all ranks are averaged and sorted, and each row occurs once") {
   const Model model(sparse_params());
   for (const Backend* backend : {static_cast<const Backend*>(nullptr), &shm::backend()}) {
     for (const int32_t mode : {WEFT_GRADIENT_COPY, WEFT_GRADIENT_VIEW}) {
@@ -185,7 +186,8 @@ TEST_CASE("entries of all ranks are averaged, sorted, and each row is there once
             if (!reducer) return;
             Gradients gradients(model);
             uint64_t seed = 0;
-            // From hardly any, where entries travel, to all, where whole gradients do; and none.
+            // From hardly any rows, where entries are communicated, to all, where dense gradients are; and
+            // none.
             for (const uint64_t one_in : {20, 8, 3, 1, 1000}) {
               self.expect(reducer->begin(nullptr), "begin");
               self.expect(ready_step(*reducer, model, gradients, ++seed * 100, self.rank, one_in), "ready");
@@ -198,7 +200,7 @@ TEST_CASE("entries of all ranks are averaged, sorted, and each row is there once
   }
 }
 
-TEST_CASE("hooks leave sparse gradients alone") {
+TEST_CASE("hooks do not change sparse gradients") {
   const Model model(sparse_params());
   for (const char* const name : {"allreduce", "fp16", "bf16", "int8", "fp8", "quantize", "onebit", "topk",
                                  "randomk", "powersgd", "batched_powersgd", "post_local_sgd"}) {
@@ -235,7 +237,7 @@ TEST_CASE(
       self.expect(ready_step(*reducer, model, gradients, seed, self.rank, 9), "ready");
       self.expect(reducer->finish({}), "finish");
       expect_results(self, *reducer, model, {seed}, 9, 2);
-      // Afterwards a sparse bucket is the last to be launched.
+      // Afterwards a sparse bucket is launched last.
       if (seed == 100) self.expect(reducer->replan(WEFT_REPLAN_OPTIONS_INIT, {}), "replan");
     }
     self.expect(shown.planned == dense && shown.staged == dense, "dense parameters alone");
@@ -244,7 +246,7 @@ TEST_CASE(
   }));
 }
 
-TEST_CASE("a sparse gradient travels as entries or whole, whatever moves less") {
+TEST_CASE("a sparse gradient is communicated as entries or dense, whichever is smaller") {
   const Model model({{"e", {1000, 4}, Dtype::kF32, {}, 1}});
   check(run_threads(2, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
@@ -269,7 +271,7 @@ TEST_CASE("a sparse gradient travels as entries or whole, whatever moves less") 
     self.expect(step(600) == std::pair(uint64_t{601}, uint64_t{8 + 600 * (8 + 16)}), "many entries");
     self.expect(step(900) == std::pair(uint64_t{1000}, uint64_t{8 + 1000 * 16}), "whole");
     self.expect(step(0) == std::pair(uint64_t{0}, uint64_t{8}), "nothing");
-    // Which of a lane's two executors takes which collective changes from step to step.
+    // Which of a lane's two executors runs which collective changes from step to step.
     const auto several = [&] {
       for (const uint64_t rows : {900, 600, 900, 600, 0, 900, 600}) step(rows);
     };
@@ -365,7 +367,7 @@ TEST_CASE("norms count sparse results, and scale them") {
                 "create");
     if (!reducer) return;
     Gradients gradients(model);
-    // Of entries and of a whole gradient; the sums are 6 and 8.
+    // By entries and by a dense gradient; the sums are 6 and 8.
     for (const uint64_t rows : {2, 450}) {
       std::vector<uint64_t> all(rows);
       std::iota(all.begin(), all.end(), uint64_t{0});
@@ -402,7 +404,7 @@ TEST_CASE("norms count sparse results, and scale them") {
   }));
 }
 
-TEST_CASE("fixed indices travel once") {
+TEST_CASE("fixed indices are communicated once") {
   const Model model({{"e", {64, 4}, Dtype::kF32, {}, 1}});
   check(run_threads(2, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
@@ -416,7 +418,7 @@ TEST_CASE("fixed indices travel once") {
       reducer->query(&before);
       self.expect(reducer->begin(nullptr), "begin");
       const bool absent = step == 2 && self.rank == 1;
-      // Another order of the same ones.
+      // Another order of the same rows.
       const std::vector<uint64_t> rows =
           step % 2 == 0 ? std::vector<uint64_t>{rank, 60, 7, 7} : std::vector<uint64_t>{7, 60, rank};
       const Coo coo = make_coo(model[0], rows, [&](uint64_t e, uint64_t) {

@@ -1,4 +1,4 @@
-// Sparse gradients that are handed over wrongly, and other ranks that send what cannot be.
+// Misuse of sparse gradients by the program, and invalid data from other ranks.
 #include "sparse_rig.h"
 
 using namespace weft;
@@ -15,7 +15,7 @@ const std::vector<TestParam>& params() {
   return list;
 }
 
-// One rank's side of an exchange, where the others' is what the test writes.
+// One rank's side of an exchange; the test writes the other ranks' messages.
 class OneSide {
  public:
   explicit OneSide(int size) : gradient_(param(), {}, false, &bytes_) {
@@ -119,7 +119,7 @@ TEST_CASE("a sparse parameter has no view") {
   }));
 }
 
-TEST_CASE("indices that change although they are fixed fail the step by name") {
+TEST_CASE("fixed indices that change fail the step by name") {
   const Model model(params());
   Meeting meeting(2);
   check(run_threads(2, [&](Rank& self) {
@@ -134,10 +134,10 @@ TEST_CASE("indices that change although they are fixed fail the step by name") {
       const uint64_t row = self.rank == 1 ? step : 0;
       const Coo coo = make_coo(model[1], {row, 5}, [](uint64_t, uint64_t) { return 1.0; });
       self.expect(reducer->begin(nullptr), "begin");
-      // The others are in the step when it fails.
+      // The others are inside the step when it fails.
       if (step == 1 && self.rank == 1) meeting.arrive(self);
       self.expect(reducer->ready_sparse(1, coo.c(), nullptr), "ready");
-      const Status dense = reducer->ready(0, gradients[0], nullptr);  // perhaps the step has failed by then
+      const Status dense = reducer->ready(0, gradients[0], nullptr);  // the step may have failed by then
       if (step == 1 && self.rank == 0) meeting.arrive(self);
       last = reducer->finish({});
       if (step == 0) self.expect(dense.ok() && last.ok(), "the first step");
@@ -160,7 +160,7 @@ TEST_CASE("a sharded reducer has no sparse parameters") {
   }));
 }
 
-TEST_CASE("a manifest says how a parameter is sparse, and ranks agree on it") {
+TEST_CASE("a manifest contains how a parameter is sparse, and ranks must agree on it") {
   const auto made = [](TestParam param, auto change) {
     const Model model({std::move(param)});
     weft_param c = model.c()[0];
@@ -210,7 +210,7 @@ TEST_CASE("counts and indices of other ranks are checked before they are used") 
   OneSide exchange(2);
   exchange.counts({2, 1});
   REQUIRE(exchange.stage(1).ok());
-  exchange.rows({2, 5, 5, 77});  // what lies beyond a rank's count is not looked at
+  exchange.rows({2, 5, 5, 77});  // entries beyond a rank's count are ignored
   REQUIRE(exchange.stage(2).ok());
   const float values[] = {0, 1, 2, 3};
   std::memcpy(exchange.collective(2).dst, values, sizeof values);

@@ -1,5 +1,5 @@
-// Hooks of the program's own that ask for sparse gradients: what they see, what they may do to it, and what
-// they may not.
+// A program's own hooks that ask for sparse gradients: the buckets that they see, and allowed and forbidden
+// changes.
 #include <functional>
 #include <latch>
 
@@ -12,14 +12,14 @@ using namespace weft::test;
 
 namespace {
 
-// A hook for every gradient: dense ones are averaged, sparse ones are what the test says.
+// A hook for every gradient: averages dense ones, and does what the test says with sparse ones.
 struct User {
   std::function<void(weft_hook_plan&)> plan;
   std::function<weft_status(const weft_bucket&, weft_stage&)> stage;
   uint64_t flags = WEFT_HOOK_SPARSE;
   int planned = 0, joined = 0, strange = 0;  // of sparse ones
 
-  // What every sparse bucket is.
+  // Checks properties of every sparse bucket.
   void look(const weft_bucket& bucket, bool planning) {
     const weft_bucket_entries& e = *bucket.entries;
     uint64_t elements = 1;
@@ -101,7 +101,7 @@ const std::vector<TestParam>& params() {
   return list;
 }
 
-// Rank r touches the rows r, r + every, ...; the value of a row is that of its number.
+// Rank r touches the rows r, r + every, ...; a row's value is its number.
 std::vector<uint64_t> rows_of_rank(const TestParam& param, int rank, uint64_t every) {
   std::vector<uint64_t> rows;
   for (auto row = static_cast<uint64_t>(rank); row < row_count(param); row += every) rows.push_back(row);
@@ -128,8 +128,8 @@ Status one_step(Reducer& reducer, const Model& model, Gradients& gradients, int 
   return reducer.finish({});
 }
 
-// What is wrong with the results: of each row the sum over these ranks, but none of odd ones if they are
-// dropped, divided.
+// Compares each row with the sum over these ranks, divided; no odd rows if they are dropped. Returns the
+// first difference.
 std::string wrong(Reducer& reducer, const Model& model, const std::vector<int>& ranks, uint64_t every,
                   bool drops, double divisor) {
   for (size_t i = 0; i < model.size(); i++) {
@@ -175,7 +175,7 @@ TEST_CASE("a hook that asks for sparse gradients sees its rank's entries, change
         u.stage = [&](const weft_bucket& bucket, weft_stage& stage) {
           auto* const calls = static_cast<uint64_t*>(bucket.scratch);
           if (stage.index == 0) {
-            // As they were handed over, whatever was done to them in the step before.
+            // Entries are as the program passed them, whatever the hook did to them in the step before.
             for (uint64_t e = 0; e < bucket.entries->count; e++) {
               const auto row = static_cast<uint64_t>(bucket.entries->rows[e]);
               const auto* const at =
@@ -202,7 +202,7 @@ TEST_CASE("a hook that asks for sparse gradients sees its rank's entries, change
         if (!reducer) return;
         self.expect(u.planned == 3, "each is planned");
         Gradients gradients(model);
-        // From hardly any, where entries travel, to all, where whole gradients do.
+        // From hardly any rows, where entries are communicated, to all, where dense gradients are.
         for (const uint64_t each : {17, 5, 1}) {
           every = each;
           self.expect(one_step(*reducer, model, gradients, self.rank, every), "step");
@@ -217,7 +217,7 @@ TEST_CASE("a hook that asks for sparse gradients sees its rank's entries, change
   }
 }
 
-TEST_CASE("a hook says whether sums of entries are divided, and whether entries travel at all") {
+TEST_CASE("a hook decides whether sums of entries are divided, and whether entries are communicated") {
   const Model model(params());
   for (const int what : {0, 1}) {
     check(run_threads(2, [&](Rank& self) {
@@ -275,7 +275,7 @@ TEST_CASE(
   }));
 }
 
-TEST_CASE("what a hook shows and is shown of a sparse gradient are copies of what was handed over") {
+TEST_CASE("a hook's changes to a sparse gradient affect only copies of the program's entries") {
   const TestParam test{"p", {10, 1}, Dtype::kF32, {}, 1};
   Param param;
   param.shape = {10, 1};
@@ -316,11 +316,11 @@ TEST_CASE("what a hook shows and is shown of a sparse gradient are copies of wha
   }
 }
 
-TEST_CASE("what a hook may not do with sparse gradients fails by name, on every rank") {
+TEST_CASE("forbidden changes of a hook to sparse gradients fail by name on every rank") {
   const Model model(params());
   const auto stage_fails = [&](const char* text,
                                const std::function<void(const weft_bucket&, weft_stage&)>& bad) {
-    std::latch created(2);  // a failure that comes earlier would be one of create
+    std::latch created(2);  // an earlier failure would fail create
     check(run_threads(2, [&](Rank& self) {
       User u;
       u.stage = [&](const weft_bucket& bucket, weft_stage& stage) {
@@ -333,7 +333,7 @@ TEST_CASE("what a hook may not do with sparse gradients fails by name, on every 
       if (!reducer) return;
       Gradients gradients(model);
       Status status = one_step(*reducer, model, gradients, self.rank, 7);
-      // A rank that has all that it needs may learn it one step later.
+      // A rank that has received all it needs may get the error one step later.
       if (status.ok()) status = one_step(*reducer, model, gradients, self.rank, 7);
       self.expect(status.code() == Code::kHook && has(status.text(), text), status.text());
       self.expect(status.info().ranks == std::vector<int>{1}, "rank");
@@ -351,7 +351,8 @@ TEST_CASE("what a hook may not do with sparse gradients fails by name, on every 
               [](const weft_bucket&, weft_stage& stage) { stage.pending = stage.index == 1; });
 }
 
-TEST_CASE("what a hook may not declare for a sparse gradient is said, and ranks declare the same") {
+TEST_CASE(
+    "forbidden declarations for a sparse gradient are refused by name, and ranks must declare the same") {
   const Model model(params());
   const auto refused = [&](Code code, const char* text, int bad_rank,
                            const std::function<void(weft_hook_plan&)>& bad,

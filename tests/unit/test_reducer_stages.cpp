@@ -1,5 +1,5 @@
-// Stages of hooks beside the engine: transfers go on meanwhile, calls of a hook never overlap, and a stage
-// that does not return is an error and holds up nothing.
+// Hook stages next to the engine: transfers continue meanwhile, calls of a hook never overlap, and a stage
+// that does not return is an error and blocks nothing else.
 #include <functional>
 #include <new>
 #include <stdexcept>
@@ -12,7 +12,7 @@ using namespace weft::test;
 
 namespace {
 
-// A hook of the program's own: one all-reduce a bucket, and what the test wants in its stages.
+// A hook of the program's own: one all-reduce a bucket, with the test's code in its stages.
 struct User {
   std::function<weft_status(const weft_bucket&, const weft_stage&)> in_stage;
   std::atomic<int> inside{0};
@@ -60,7 +60,7 @@ std::shared_ptr<Hook> hook_of(User* user) {
   return hook;
 }
 
-// A stage that returns when it is told to.
+// A stage that returns when `release` is set.
 struct Stuck {
   std::atomic<bool> begun{false}, release{false};
   void wait() {
@@ -90,7 +90,7 @@ Status one_step(Reducer& reducer, Gradients& gradients) {
 
 }  // namespace
 
-TEST_CASE("operations go on while a stage computes") {
+TEST_CASE("operations continue while a stage computes") {
   const Model model({{"a", {10}}});
   Stuck stuck;
   std::atomic<int> summed{0};
@@ -118,7 +118,7 @@ TEST_CASE("operations go on while a stage computes") {
   }));
 }
 
-TEST_CASE("a hook's calls never overlap, though two reducers share it and the program saves it meanwhile") {
+TEST_CASE("a hook's calls never overlap, although two reducers share it and the program saves it meanwhile") {
   const Model model({{"a", {10}}, {"b", {20}}, {"c", {30}}});
   const Model other({{"x", {10}}, {"y", {20}}, {"z", {30}}});
   check(run_threads(2, [&](Rank& self) {
@@ -159,7 +159,7 @@ TEST_CASE("a hook's calls never overlap, though two reducers share it and the pr
 
 TEST_CASE("a stage that never returns fails the step at its deadline and is named, on every rank") {
   const Model model({{"a", {10}}, {"b", {10}}});
-  // With the other rank's patience at its end, too, that one may find first that it waits for rank 1.
+  // If the other rank's deadline ends too, that rank may first report that it waits for rank 1.
   for (const int64_t patience : {60'000, 400}) {
     for (const uint32_t stage : {0u, 1u}) {
       Stuck stuck;
@@ -183,8 +183,8 @@ TEST_CASE("a stage that never returns fails the step at its deadline and is name
         Gradients gradients(model);
         gradients.fill(1, self.rank);
         const Status status = one_step(*reducer, gradients);
-        // In its last stage rank 1 owes the others nothing: they have finished, and learn it by their next
-        // call.
+        // In its last stage rank 1 owes the others nothing: they have finished, and get the error from their
+        // next call.
         const bool owed = self.rank == 1 || stage == 0;
         if (owed) {
           self.expect(status.code() == Code::kTimeout, "code: " + status.text());
@@ -207,7 +207,7 @@ TEST_CASE("a stage that never returns fails the step at its deadline and is name
   }
 }
 
-TEST_CASE("a rank whose peer fails while its stage runs gives it a moment, and names it") {
+TEST_CASE("a rank whose peer fails waits a moment for its own running stage, and names the peer") {
   const Model model({{"a", {10}}});
   for (const bool returns : {true, false}) {
     Stuck stuck;
@@ -263,7 +263,7 @@ TEST_CASE("a stage without memory fails the step, not the process") {
   }));
 }
 
-TEST_CASE("what a hook throws is its failure, whatever was called, and not the end of the process") {
+TEST_CASE("an exception in any function of a hook is the hook's failure, and does not end the process") {
   struct Thrower {
     std::string where;
     void reach(const char* here) const {
@@ -299,7 +299,7 @@ TEST_CASE("what a hook throws is its failure, whatever was called, and not the e
   for (const char* const where : {"plan", "stage", "join", "replan"}) {
     INFO(where);
     check(run_threads(2, [&](Rank& self) {
-      // Rank 1's alone; rank 0 is told, long before its time is over.
+      // Only rank 1's hook throws. Rank 0 gets the error long before its deadline.
       Thrower thrower{self.rank == 1 ? where : ""};
       std::unique_ptr<Reducer> reducer;
       Status status =
@@ -312,7 +312,7 @@ TEST_CASE("what a hook throws is its failure, whatever was called, and not the e
         status = reducer->begin(&begin);
         if (status.ok() && self.rank == 0) status = ready_all(*reducer, pointers(gradients), 0);
         if (status.ok()) status = reducer->finish({});
-        // A rank that has all that it needs may learn it only now.
+        // A rank that has received all it needs may get the error only now.
         const uint64_t limit = 0;
         weft_replan_options replan = WEFT_REPLAN_OPTIONS_INIT;
         replan.bucket_limits = &limit;
@@ -354,7 +354,7 @@ TEST_CASE("a hook that writes behind its scratch fails the step by name, on ever
   }
 }
 
-TEST_CASE("a rank whose hook is busy does not create a reducer, and the others are told why") {
+TEST_CASE("a rank whose hook is busy does not create a reducer, and the others get the reason") {
   const Model model({{"a", {10}}});
   RanksOptions options;
   options.comm.init_timeout_ms = 2000;
@@ -378,7 +378,7 @@ TEST_CASE("a rank whose hook is busy does not create a reducer, and the others a
       options));
 }
 
-TEST_CASE("a hook inside a cast one computes on the worker, and the bits are those of caller mode") {
+TEST_CASE("a hook inside a cast computes on the worker, with the bits of caller mode") {
   const Model model(layers());
   for (const char* name : {"int8", "topk", "powersgd"}) {
     Results results[2];
@@ -414,7 +414,7 @@ TEST_CASE("a hook inside a cast one computes on the worker, and the bits are tho
   }
 }
 
-TEST_CASE("a gradient is not written any more once finish has given up on a stage that does not return") {
+TEST_CASE("a gradient is not written to after finish has given up on a stage that does not return") {
   struct Late : Stuck {
     std::atomic<bool> returned{false};
   } late;

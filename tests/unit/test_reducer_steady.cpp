@@ -1,6 +1,6 @@
 // A step in steady state allocates nothing on any thread of the process, over every backend, with the hooks
-// that compute, and with more shapes of buckets than most reducers have. What a backend's library takes for
-// itself by malloc is its own.
+// that compute, and with more bucket shapes than most reducers have. Memory that a backend's library takes by
+// malloc is not counted.
 #include "counting_new.h"
 #include "hooks_rig.h"
 #include "loopback/loopback.h"
@@ -34,7 +34,7 @@ constexpr HookRow kHooks[] = {
     {"allreduce"}, {"fp16"}, {"int8"}, {"topk", "ratio=0.05"}, {"powersgd", "rank=2 start=2"},
 };
 
-// Sixty gradients, no two of a size, of one bucket each; some are exchanged in several pieces.
+// Sixty gradients of different sizes, each in its own bucket; some are exchanged in several pieces.
 Model ladder() {
   std::vector<TestParam> params;
   for (int i = 0; i < 58; i++) params.push_back({cat("rung", i), {16 + i, 33}});
@@ -43,9 +43,9 @@ Model ladder() {
   return Model(params);
 }
 
-// Queues grow to what they ever needed at a time, which differs from step to step; then nothing more.
+// Queues grow to their largest need, which differs from step to step; then nothing more is allocated.
 constexpr int kWindow = 3;   // steps
-constexpr int kWindows = 6;  // of which one at least allocates nothing
+constexpr int kWindows = 6;  // at least one of which allocates nothing
 
 Status step(Reducer& reducer, Gradients& gradients, size_t count) {
   WEFT_TRY(reducer.begin(nullptr));
@@ -55,7 +55,7 @@ Status step(Reducer& reducer, Gradients& gradients, size_t count) {
 
 }  // namespace
 
-TEST_CASE("steps come to allocate nothing on any thread, over any backend, with any hook") {
+TEST_CASE("after a warm-up steps allocate nothing on any thread, over any backend, with any hook") {
   const Model model = ladder();
   for (const BackendRow& backend : kBackends) {
     for (const HookRow& row : kHooks) {

@@ -1,4 +1,5 @@
-// lib/sync: gradients that travel, or add up, in another type than their own; gradients outside their views.
+// lib/sync: gradients that are communicated or accumulated in another type, and gradients outside their
+// views.
 #include <cmath>
 #include <map>
 
@@ -33,7 +34,7 @@ void convert(const Bytes& from, Dtype from_dtype, Bytes* to, Dtype to_dtype, uin
   host_ops().copy(args);
 }
 
-// One parameter's mean over ranks if it travels as this type; elements in row-major order.
+// Returns one parameter's mean over ranks if it is communicated as this type, in row-major order.
 Bytes mean(const Model& model, size_t i, Dtype travels, int ranks, uint64_t step) {
   const Dtype own = model[i].dtype;
   const uint64_t count = model.count(i);
@@ -123,7 +124,7 @@ void check_types(int ranks, const RigOptions& rig, const std::vector<TestParam>&
 
 }  // namespace
 
-TEST_CASE("gradients travel and are summed in the type that reduce_dtype says, in both modes") {
+TEST_CASE("gradients are communicated and summed in the type of reduce_dtype, in both modes") {
   for (const int32_t mode : {WEFT_GRADIENT_COPY, WEFT_GRADIENT_VIEW}) {
     for (const int32_t dtype : {0, WEFT_DTYPE_F16, WEFT_DTYPE_BF16, WEFT_DTYPE_F32}) {
       INFO("mode " << mode << ", dtype " << dtype);
@@ -162,7 +163,7 @@ TEST_CASE("a bucket takes the memory of the wider of its two types, and no other
   CHECK(bytes({.flags = WEFT_REDUCER_ACCUMULATE_F32}) == 8 * kMiB);
 }
 
-TEST_CASE("limits are bytes of the type that travels, and hooks see that type") {
+TEST_CASE("limits count bytes of the communicated type, and hooks see that type") {
   const Model model({{"a", {64}}, {"b", {64}}, {"c", {64}}, {"d", {64}}});
   check(run_threads(2, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
@@ -176,10 +177,10 @@ TEST_CASE("limits are bytes of the type that travels, and hooks see that type") 
   }));
 }
 
-TEST_CASE("local steps add 16-bit gradients up in f32 where that is asked for") {
+TEST_CASE("local steps accumulate 16-bit gradients in f32 on request") {
   constexpr int kLocal = 64;
   const Model model({{"brain", {70}, Dtype::kBf16}, {"half", {33}, Dtype::kF16}, {"full", {9}}});
-  // 1, and many numbers that alone are too small to change it.
+  // 1, and many numbers that are too small to change it one by one.
   const auto total = [&](uint64_t flags, int32_t reduce_dtype) {
     std::vector<double> sums(model.size());
     check(run_threads(2, [&](Rank& self) {
@@ -221,7 +222,7 @@ TEST_CASE("local steps add 16-bit gradients up in f32 where that is asked for") 
   CHECK(total(WEFT_REDUCER_ACCUMULATE_F32, WEFT_DTYPE_F16) == std::vector<double>{1.015625, exact, exact});
 }
 
-TEST_CASE("types that cannot be, or that ranks do not share, are refused by name") {
+TEST_CASE("invalid types, and types that differ between ranks, are refused by name") {
   const Model model(all_types());
   const auto text = [&](const RigOptions& rig) {
     std::string seen;
@@ -245,7 +246,7 @@ TEST_CASE("types that cannot be, or that ranks do not share, are refused by name
   }));
 }
 
-TEST_CASE("a gradient outside its view is an error that says where it is expected, or is copied there") {
+TEST_CASE("a gradient outside its view is an error with the expected address, or is copied there") {
   const Model model({{"w", {6, 5}, Dtype::kF32, {9, 1}}, {"b", {9}}});
   for (const uint64_t flags : {uint64_t{0}, uint64_t{WEFT_REDUCER_COPY_STRAYS}}) {
     check(run_threads(2, [&](Rank& self) {
@@ -283,7 +284,7 @@ TEST_CASE("a gradient outside its view is an error that says where it is expecte
   }
 }
 
-TEST_CASE("gradients outside their views add up over local steps, and are seen by a step that learns uses") {
+TEST_CASE("gradients outside their views accumulate over local steps, and count in a step that learns uses") {
   const Model model({{"w", {6, 5}}, {"b", {9}}});
   for (const bool learns : {false, true}) {
     check(run_threads(2, [&](Rank& self) {

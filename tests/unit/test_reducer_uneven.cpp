@@ -1,5 +1,5 @@
-// Parameters without gradients and ranks without data: what is refused, by name, and what an opening
-// concludes. That the results are right under random programs: tests/property.
+// Parameters without gradients and ranks without data: refusals by name, and the decisions of a step
+// handshake. tests/property checks that results are correct in random programs.
 #include <atomic>
 #include <cmath>
 
@@ -25,7 +25,7 @@ constexpr uint32_t kReplan = OpeningRecord::kReplan;
 
 }  // namespace
 
-TEST_CASE("an opening divides by all ranks, by those with data, or by weights") {
+TEST_CASE("a step handshake divides by all ranks, by those with data, or by weights") {
   const std::vector<OpeningRecord> records = {record(0, 9), record(kData, 1), record(kData, 3), record(0)};
   Opening opening;
   REQUIRE(judge_opening(records, 1, {WEFT_DIVIDE_WORLD, false}, &opening).ok());
@@ -42,7 +42,7 @@ TEST_CASE("an opening divides by all ranks, by those with data, or by weights") 
   CHECK(opening.factor == 3);  // 3 of the weights' mean, which is 1
 }
 
-TEST_CASE("an opening without any data divides by the ranks") {
+TEST_CASE("a step handshake without any data divides by the ranks") {
   Opening opening;
   for (const int32_t by : {WEFT_DIVIDE_WORLD, WEFT_DIVIDE_ACTIVE, WEFT_DIVIDE_WEIGHTS}) {
     REQUIRE(judge_opening({record(0), record(0)}, 0, {by, false}, &opening).ok());
@@ -52,7 +52,7 @@ TEST_CASE("an opening without any data divides by the ranks") {
   }
 }
 
-TEST_CASE("a step is over when all ranks have joined, and stops at the first that has if it is to") {
+TEST_CASE("a step ends when all ranks have joined, or at the first that has if so configured") {
   Opening opening;
   REQUIRE(judge_opening({record(kJoined), record(kData)}, 0, {}, &opening).ok());
   CHECK(opening.turn == Turn::kReduce);
@@ -65,7 +65,7 @@ TEST_CASE("a step is over when all ranks have joined, and stops at the first tha
   CHECK(opening.turn == Turn::kOver);
 }
 
-TEST_CASE("an opening names the rank that differs or says what cannot be") {
+TEST_CASE("a step handshake names a rank that differs, or what is invalid") {
   Opening opening;
   const auto refused = [&](const std::vector<OpeningRecord>& records, const std::string& why) {
     const Status status = judge_opening(records, 0, {}, &opening);
@@ -92,11 +92,11 @@ TEST_CASE("an opening names the rank that differs or says what cannot be") {
   refused({record(OpeningRecord::kGather), record(kReplan)},
           "rank 1 re-plans while others gather parameters");
   refused({record(kData), record(kData, 1, 3, 0)}, "what cannot be");
-  // Those without data do not know how others divide.
+  // Ranks without data do not know how the others divide.
   CHECK(judge_opening({record(kData), record(kJoined, 1, 3, 5)}, 0, {}, &opening).ok());
 }
 
-TEST_CASE("what is absent is fixed where every rank says so, and those without data cannot") {
+TEST_CASE("the absent set is fixed if every rank says so, which ranks without data cannot") {
   const uint32_t fixed = kData | OpeningRecord::kFixed;
   Opening opening;
   REQUIRE(judge_opening({record(fixed), record(fixed)}, 0, {}, &opening).ok());
@@ -127,7 +127,7 @@ TEST_CASE("weights whose sum overflows are an error that names the largest") {
   REQUIRE(judge_opening({record(kData, 1e308), record(kData, 1.5e308)}, 0, {}, &opening).ok());
 }
 
-TEST_CASE("absent parameters are refused by name where they cannot be, and the step goes on") {
+TEST_CASE("invalid absent parameters are refused by name, and the step continues") {
   const Model model(four_params());
   check(run_threads(2, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
@@ -165,7 +165,7 @@ TEST_CASE("absent parameters are refused by name where they cannot be, and the s
   }));
 }
 
-TEST_CASE("what a reducer was not created for is refused and says what to create it with") {
+TEST_CASE("calls that need another option are refused with the name of that option") {
   const Model model(four_params());
   check(run_threads(1, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
@@ -198,7 +198,7 @@ TEST_CASE("what a reducer was not created for is refused and says what to create
   }));
 }
 
-TEST_CASE("buckets that are absent everywhere do not travel where the set is fixed, and are counted") {
+TEST_CASE("buckets that are absent everywhere are not communicated if the set is fixed, and are counted") {
   const Model model(four_params());
   check(run_threads(3, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
@@ -263,7 +263,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("ranks whose fixed sets differ get an error and not a wrong result") {
+TEST_CASE("ranks with different fixed sets get an error and not a wrong result") {
   const Model model(four_params());
   check(run_threads(2, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
@@ -284,7 +284,7 @@ TEST_CASE("ranks whose fixed sets differ get an error and not a wrong result") {
   }));
 }
 
-TEST_CASE("a fixed set holds beside ranks without data: buckets travel, and what is absent stays as it is") {
+TEST_CASE("a fixed set works with ranks without data: buckets are sent, absent gradients do not change") {
   const Model model(four_params());
   for (const bool mapped : {false, true}) {
     for (const bool joins : {false, true}) {
@@ -404,7 +404,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("what was accumulated when all ranks have joined is no part of the next epoch's first sum") {
+TEST_CASE("gradients accumulated when all ranks have joined are no part of the next epoch's first sum") {
   const Model model(four_params());
   for (const int32_t mode : {WEFT_GRADIENT_COPY, WEFT_GRADIENT_VIEW}) {
     check(run_threads(2, [&](Rank& self) {
@@ -444,14 +444,14 @@ TEST_CASE("what was accumulated when all ranks have joined is no part of the nex
         self.expect(std::equal(expected.memory()[i].begin(), expected.memory()[i].end(), places[i]),
                     cat(model[i].name, " is of this step alone"));
       }
-      // What rank 0 had accumulated of 'a' is not its part of a sum from which 'a' is absent here.
+      // Rank 0's accumulated 'a' is not part of a sum in which 'a' is absent here.
       weft_param_info info{};
       if (self.rank == 0) self.expect(reducer->param(0, &info).ok() && info.absent == 1, "a is absent here");
     }));
   }
 }
 
-TEST_CASE("what was accumulated for a step that was not reduced is dropped with it") {
+TEST_CASE("gradients accumulated for a step that was not reduced are dropped with it") {
   const Model model(four_params());
   check(run_threads(2, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
@@ -481,7 +481,7 @@ TEST_CASE("what was accumulated for a step that was not reduced is dropped with 
   }));
 }
 
-TEST_CASE("the first rank without data stops all where that is wanted, and the communicator stays usable") {
+TEST_CASE("the first rank without data stops all on request, and the communicator stays usable") {
   const Model model(four_params());
   check(run_threads(3, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
@@ -510,7 +510,7 @@ TEST_CASE("the first rank without data stops all where that is wanted, and the c
     }
     CollectiveArgs barrier;
     self.expect(self.run(barrier), "barrier");
-    // Nothing of the step was reduced, and the next one is.
+    // This step reduced nothing, and the next one does.
     Gradients own(model);
     own.fill(2, self.rank);
     if (self.rank != 1) self.expect(gradients.memory() == own.memory(), "gradients are as they were");
@@ -523,7 +523,7 @@ TEST_CASE("the first rank without data stops all where that is wanted, and the c
   }));
 }
 
-TEST_CASE("join waits no longer than it is told, and names the rank that begins no step") {
+TEST_CASE("join ends at its deadline, and names the rank that begins no step") {
   const Model model(four_params());
   std::atomic<bool> over{false};
   check(run_threads(2, [&](Rank& self) {

@@ -1,4 +1,4 @@
-// Parameters that become ready several times in a step, and waiting for one parameter's result.
+// Parameters that become ready several times in a step, and waits for one parameter's result.
 #include "reducer_rig.h"
 
 using namespace weft;
@@ -14,7 +14,7 @@ void refused(Rank& self, const Status& status, Code code, const std::string& why
   self.expect(status.code() == code && has(status.text(), why), status.text() + ", not " + why);
 }
 
-// With `uses` for the first parameter.
+// Creates a reducer with `uses` for the first parameter.
 Status make(Rank& self, const Model& model, uint32_t uses, uint64_t flags, std::unique_ptr<Reducer>* reducer,
             int32_t mode = WEFT_GRADIENT_COPY) {
   std::vector<weft_param> params = model.c();
@@ -32,7 +32,7 @@ Status make(Rank& self, const Model& model, uint32_t uses, uint64_t flags, std::
 
 }  // namespace
 
-TEST_CASE("a parameter that is declared to be used three times is taken when it is ready for the third") {
+TEST_CASE("a parameter that is declared to be used three times is complete at its third call of ready") {
   const Model model(three_params());
   check(run_threads(2, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
@@ -60,7 +60,7 @@ TEST_CASE("a parameter that is declared to be used three times is taken when it 
   }));
 }
 
-TEST_CASE("ranks that declare different uses are told so") {
+TEST_CASE("ranks that declare different uses get an error") {
   const Model model(three_params());
   check(run_threads(2, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
@@ -117,7 +117,7 @@ TEST_CASE("a static pattern is learned in the first step, local or not, and may 
   }
 }
 
-TEST_CASE("a parameter that was used too seldom is missing, also where the rest is absent") {
+TEST_CASE("a parameter with too few uses is missing, also if the rest is absent") {
   const Model model(three_params());
   check(run_threads(2, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
@@ -139,7 +139,7 @@ TEST_CASE("a parameter that was used too seldom is missing, also where the rest 
   }));
 }
 
-TEST_CASE("a rank without data in the first step learns how often parameters are used in its next one") {
+TEST_CASE("a rank without data in the first step learns the uses of parameters in its next one") {
   const Model model(three_params());
   check(run_threads(2, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
@@ -163,7 +163,7 @@ TEST_CASE("a rank without data in the first step learns how often parameters are
   }));
 }
 
-TEST_CASE("the order of readiness is noted once the pattern of uses is known") {
+TEST_CASE("the order of readiness is recorded once the pattern of uses is known") {
   const Model model(three_params());
   check(run_threads(2, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
@@ -190,7 +190,7 @@ TEST_CASE("the order of readiness is noted once the pattern of uses is known") {
   }));
 }
 
-TEST_CASE("waiting for one parameter ends with its bucket, and says what failed") {
+TEST_CASE("a wait for one parameter ends with its bucket, and reports its failure") {
   const Model model(three_params());
   Meeting begun(2);
   check(run_threads(2, [&](Rank& self) {

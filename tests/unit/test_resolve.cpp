@@ -1,5 +1,5 @@
-// lib/rendezvous/resolve: names become addresses, and a name server that says nothing costs no more than the
-// deadline.
+// lib/rendezvous/resolve: resolves names to addresses; a name server that does not answer costs no more than
+// the deadline.
 #include "rendezvous/resolve.h"
 
 #include <arpa/inet.h>
@@ -30,7 +30,7 @@ namespace {
 SystemClock system_clock;
 Log silent;
 
-// Questions about names under this one are answered once the test says so.
+// Queries for names under this domain are answered once the test says so.
 constexpr std::string_view kSlow = ".slow.weft.example";
 std::atomic<int> slow_questions{0};
 std::atomic<bool> slow_answers{false};
@@ -38,8 +38,8 @@ std::atomic<bool> slow_answers{false};
 constexpr int kSkip = 77;
 constexpr const char* kResolver = "/etc/resolv.conf";
 
-// A network of its own, in which the one name server takes questions and answers none. Only in a process of
-// its own. False where that may not be made.
+// Enters a network namespace whose only name server accepts queries and answers none. Call it only in a
+// separate process. Returns false if namespaces are not permitted.
 bool enter_silence() {
   if (::unshare(CLONE_NEWNS | CLONE_NEWNET) != 0) return false;
   if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return false;
@@ -88,7 +88,7 @@ extern "C" int getaddrinfo(const char* host, const char* service, const addrinfo
   return real("127.0.0.1", service, hints, found);
 }
 
-TEST_CASE("a name server that does not answer holds one thread for each name, however often one asks") {
+TEST_CASE("a name server that does not answer blocks one thread for each name, however many queries") {
   const auto ask = [](const Resolver& resolver, const std::string& host, int64_t ms) {
     std::string numeric;
     const Status status =
@@ -132,14 +132,14 @@ TEST_CASE("a name server that does not answer costs a rank no more than its dead
   CHECK(system_clock.now_ns() - begun < 10'000'000'000u);
 }
 
-TEST_CASE("an address is its own answer, and a name that nobody knows is an error") {
+TEST_CASE("an address resolves to itself, and an unknown name is an error") {
   std::string numeric;
   const auto resolve = [](const std::string& host, Clock& clock, Deadline deadline,
                           const ThreadStart& on_start, std::string* out) {
     return Resolver().resolve(host, clock, deadline, on_start, out);
   };
   for (const std::string address : {"10.87.0.1", "::1", "fe80::1%1"}) {
-    // Also after the deadline: nothing is asked.
+    // Also after the deadline, because no query is needed.
     CHECK(resolve(address, system_clock, Deadline::at(0), {}, &numeric).ok());
     CHECK(numeric == address);
   }

@@ -90,7 +90,7 @@ TEST_CASE("collectives run in one wavefront, whatever number each bucket has") {
   CHECK(Made(three, [](const auto& b, auto* p) { all_reduces(b, p, 0); }).order().empty());
 }
 
-TEST_CASE("an ordered schedule adds up in the order of the ranks, in its reductions alone") {
+TEST_CASE("an ordered schedule adds in rank order, only in its reductions") {
   Made made({{"a", {8}}, {"b", {8}}}, [](const weft_bucket& bucket, weft_hook_plan* plan) {
     all_reduces(bucket, plan, 2);
     plan->collectives[1].coll = WEFT_COLL_BROADCAST;
@@ -109,7 +109,7 @@ TEST_CASE("an ordered schedule adds up in the order of the ranks, in its reducti
   }
 }
 
-TEST_CASE("the ranks' counts travel just before a dynamic collective") {
+TEST_CASE("the ranks' counts are exchanged just before a dynamic collective") {
   const Made made({{"a", {1}}, {"b", {1}}}, [](const auto& b, auto* p) {
     all_reduces(b, p, 2);
     p->collectives[1].flags = WEFT_HOOK_COLLECTIVE_DYNAMIC;
@@ -119,7 +119,7 @@ TEST_CASE("the ranks' counts travel just before a dynamic collective") {
   CHECK(made.schedule.slots[3].dynamic);
 }
 
-TEST_CASE("what a hook must not declare is refused, naming hook, bucket and collective") {
+TEST_CASE("an invalid declaration of a hook is refused, naming hook, bucket and collective") {
   const auto set = [](auto member, auto value) {
     return [=](weft_hook_plan* p) { p->collectives[0].*member = value; };
   };
@@ -147,7 +147,7 @@ TEST_CASE("what a hook must not declare is refused, naming hook, bucket and coll
   refused([](weft_hook_plan* p) { p->scratch_bytes = UINT64_MAX; });
   refused([](weft_hook_plan* p) { p->result_offset_bytes = 4; });
   refused([](weft_hook_plan* p) { p->result_space = WEFT_SPACE_SCRATCH, p->result_offset_bytes = 256; });
-  refused([](weft_hook_plan* p) {  // overlap that is not in place
+  refused([](weft_hook_plan* p) {  // buffers overlap without being in place
     p->collectives[0].count = 4;
     p->collectives[0].dst_offset_bytes = 4;
   });
@@ -161,7 +161,7 @@ TEST_CASE("what a hook must not declare is refused, naming hook, bucket and coll
   });
 }
 
-TEST_CASE("gathering and scattering in place is what the calls of weft.h allow") {
+TEST_CASE("gathering and scattering in place is allowed as in the calls of weft.h") {
   const auto in_place = [](int32_t coll, uint64_t src, uint64_t dst) {
     return Made({{"p", {8}}},
                 [=](const weft_bucket& bucket, weft_hook_plan* plan) {
@@ -179,7 +179,7 @@ TEST_CASE("gathering and scattering in place is what the calls of weft.h allow")
   CHECK(!in_place(WEFT_COLL_REDUCE_SCATTER, 0, 16));
 }
 
-TEST_CASE("what two ranks' hooks declare differently is named with both sides") {
+TEST_CASE("different declarations of two ranks' hooks are named with both sides") {
   const std::vector<TestParam> two = {{"a", {4}}, {"b", {4}}};
   const auto bytes = [](const Made& made) {
     ByteWriter writer;
@@ -212,7 +212,7 @@ TEST_CASE("any layout is copied into the bucket and back, in pieces of any size"
       {"transposed", {3, 4}, Dtype::kF32, {1, 3}},
       {"rows", {3, 4}, Dtype::kF64, {10, 1}},
       {"every_third", {7}, Dtype::kF16, {3}},
-      {"block", {2, 3, 4}, Dtype::kF32, {100, 4, 1}},  // inner two dimensions are one run
+      {"block", {2, 3, 4}, Dtype::kF32, {100, 4, 1}},  // the inner two dimensions are contiguous
       {"mixed", {2, 1, 3, 2}, Dtype::kBf16, {1, 9, 20, 7}},
       {"empty", {3, 0, 2}}};
   const Model model(layouts);

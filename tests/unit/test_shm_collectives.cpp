@@ -1,5 +1,5 @@
-// Every collective of the shm backend, through every path: what it delivers, against what it should. The
-// conformance suite has all dtypes and ops; here the sizes are chosen by path.
+// Every collective of the shm backend, over every data path, compared with the expected result. The
+// conformance suite covers all dtypes and ops; here the sizes are chosen by path.
 #include <unistd.h>
 
 #include "shm_rank.h"
@@ -131,7 +131,7 @@ void run_case(ShmRank& rank, const Case& c) {
     throw std::runtime_error(cat(text(c), " (", rank.lane().algorithm(), "): element ", i, " is ", dst[i],
                                  ", not ", expected(c, rank.rank(), rank.size(), i)));
   }
-  // A separate source, and what of an in-place one is not the result, is intact.
+  // A separate source is unchanged, and so are the bytes of an in-place one that are not the result.
   const bool whole = !c.in_place || !has_dst || many_in;
   for (uint64_t i = 0; has_src && whole && i < in_count; i++) {
     const bool overwritten =
@@ -164,7 +164,7 @@ void every_collective(SocketLinks& links, bool pull) {
 
 }  // namespace
 
-TEST_CASE("every shm collective delivers, ranks as threads") {
+TEST_CASE("every shm collective delivers its result, ranks as threads") {
   for (const bool pull : {false, true}) {
     for (const int ranks : {1, 2, 3, 4, 7}) {
       if (!pull && ranks > 3) continue;
@@ -175,7 +175,7 @@ TEST_CASE("every shm collective delivers, ranks as threads") {
   }
 }
 
-TEST_CASE("every shm collective delivers, ranks as processes") {
+TEST_CASE("every shm collective delivers its result, ranks as processes") {
   if (kThreadSanitizer) WEFT_SKIP("the thread sanitizer sees no other process");
   for (const bool pull : {false, true}) {
     for (const int ranks : {2, 3, 5}) {
@@ -186,8 +186,8 @@ TEST_CASE("every shm collective delivers, ranks as processes") {
   }
 }
 
-// All-reduces of other values each time, of which a short one and a two-shot one leave no meeting behind
-// them: who is ahead fills the staging that others have just used. Ranks wait now and then, each elsewhere.
+// All-reduces of different values each time. Short and two-shot ones end without a barrier, so a rank that is
+// ahead fills the staging that others have just used. Ranks wait now and then, each at other points.
 void one_after_the_other(SocketLinks& links) {
   ShmRank rank(links, 8 << 20, "off,one-shot=4K,pull=8M");
   const uint64_t counts[] = {1'000, 30'000, 1'001, 170'000, 25'000, 400'003, 2'000, 65'536, 64};
@@ -224,8 +224,8 @@ TEST_CASE("shm all-reduces follow one another through the same staging") {
   }
 }
 
-// A lane after 2^39 operations that were all inline: if its counters stood still they are half their range
-// behind. In the next one, which goes through staging, rank 0 runs ahead of rank 1.
+// A lane after 2^39 operations that were all inline: if its counters stood still, they are half their range
+// behind. In the next operation, which uses staging, rank 0 runs ahead of rank 1.
 void a_lane_of_great_age(SocketLinks& links) {
   constexpr uint64_t kAge = (uint64_t{1} << 39) - 2;
   constexpr uint64_t kCount = 128 << 10;
@@ -263,11 +263,11 @@ void a_lane_of_great_age(SocketLinks& links) {
   }
 }
 
-TEST_CASE("a lane whose operations were all inline for 2^39 of them still waits for its peers") {
+TEST_CASE("a lane after 2^39 inline operations still waits for its peers") {
   CHECK(failure_text(run_linked_threads(2, a_lane_of_great_age)) == "");
 }
 
-// More ranks than any machine of the tests has cores: each path once.
+// More ranks than the test machines have cores: each path once.
 void many_ranks(SocketLinks& links) {
   ShmRank rank(links, 16 << 20);
   for (const Coll coll :

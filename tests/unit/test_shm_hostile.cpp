@@ -1,5 +1,5 @@
-// backends/shm against peers that do something else, lie, or die: every time an error by name, never a crash,
-// and no data.
+// backends/shm with peers that make other calls, publish invalid data, or die: always an error by name, never
+// a crash, and no data.
 #include <signal.h>
 #include <unistd.h>
 
@@ -34,7 +34,7 @@ struct Difference {
   std::function<void(CollectiveArgs&)> change;
 };
 
-// The group alone, so that a rank can write into its own words what it likes.
+// Creates only the group, so that a rank can write anything into its own words.
 std::shared_ptr<Group> make_group(SocketLinks& links) {
   static SystemClock clock;
   static Log log;
@@ -57,7 +57,7 @@ Status drive(CollectiveLane& lane) {
   return lane.result();
 }
 
-// Rank 0 calls all_reduce on `count` elements; rank 1 posts what `lie` makes of an honest post.
+// Rank 0 calls all_reduce on `count` elements; rank 1 publishes a correct post that `lie` has changed.
 Status against(int ranks_are_processes, uint64_t count,
                const std::function<void(Group& group, LaneBlock& mine, Post& post)>& lie,
                const Away* away = nullptr) {
@@ -102,8 +102,8 @@ Status against(int ranks_are_processes, uint64_t count,
   return failed.empty() ? seen : Status::error(Code::kInternal, failed);
 }
 
-// The links of rank 0, which learns in another way that rank 1 is lost; and those of rank 1, which gives its
-// memory to nobody.
+// The links of rank 0, which gets a report from elsewhere that rank 1 is lost; and those of rank 1, which
+// shares its memory with no rank.
 class BrokenLinks final : public Exchange, public FdChannel {
  public:
   explicit BrokenLinks(SocketLinks& links) : links_(links) {}
@@ -128,7 +128,7 @@ class BrokenLinks final : public Exchange, public FdChannel {
 
 }  // namespace
 
-TEST_CASE("ranks that call something else learn both sides before data moves") {
+TEST_CASE("ranks that make different calls get an error with both calls before data moves") {
   const std::vector<Difference> differences = {
       {"all_reduce max i32", [](CollectiveArgs& a) { a.op = ReduceOp::kMax; }},
       {"all_reduce sum u32", [](CollectiveArgs& a) { a.dtype = Dtype::kU32; }},
@@ -173,7 +173,7 @@ TEST_CASE("a root that differs is a mismatch") {
         })) == "");
 }
 
-TEST_CASE("a sequence that cannot be is an error by name") {
+TEST_CASE("an impossible sequence number is an error by name") {
   for (const uint64_t wild : {uint64_t{2}, uint64_t{12345}, UINT64_MAX - 1}) {
     const Status status =
         against(0, 4, [&](Group&, LaneBlock&, Post& post) { post.arrival.sequence = wild; });
@@ -183,7 +183,7 @@ TEST_CASE("a sequence that cannot be is an error by name") {
   }
 }
 
-TEST_CASE("a descriptor of nonsense is a mismatch that can be printed") {
+TEST_CASE("an invalid descriptor is a mismatch that can be printed") {
   const Status status = against(0, 4, [](Group&, LaneBlock&, Post& post) {
     std::memset(static_cast<void*>(&post.descriptor), 0xee, sizeof post.descriptor);
     post.arrival.hash = 42;
@@ -193,7 +193,7 @@ TEST_CASE("a descriptor of nonsense is a mismatch that can be printed") {
   CHECK(status.text().find("unknown collective") != std::string::npos);
 }
 
-TEST_CASE("a rank that gives an operation up is missing, also after it had arrived") {
+TEST_CASE("a rank that gives up an operation counts as missing, also after it had arrived") {
   CHECK(failure_text(run_linked_threads(3, [](SocketLinks& links) {
           ShmRank rank(links);
           std::vector<int32_t> data(100'000, 1);
@@ -222,7 +222,7 @@ TEST_CASE("a rank that gives an operation up is missing, also after it had arriv
         })) == "");
 }
 
-TEST_CASE("nobody writes into the arena of a rank that has given an operation up") {
+TEST_CASE("no rank writes into the arena of a rank that has given up an operation") {
   const auto errors = run_linked_threads(2, [](SocketLinks& links) {
     const std::shared_ptr<Group> group = make_group(links);
     SystemClock clock;
@@ -241,7 +241,7 @@ TEST_CASE("nobody writes into the arena of a rank that has given an operation up
     lane.start(args, 0);
     WEFT_EXPECT_OK(links.all_gather({}, &all, deadline));
     if (links.rank() == 0) {
-      // Rank 1 is in the middle of a write; then it is not.
+      // Rank 1 is in the middle of a write, and then ends it.
       theirs.writing.value = 1;
       lane.abandon();
       WEFT_EXPECT(lane.writers() == std::vector<int>{1});
@@ -285,7 +285,7 @@ TEST_CASE("claims outside the segment are refused") {
   }
 }
 
-TEST_CASE("a bucket that is said to be in no segment, where a reducer's always is, is an error by name") {
+TEST_CASE("a reducer's bucket that is claimed to be in no segment is an error by name") {
   std::mutex mutex;
   const std::atomic<bool> gone{false};
   std::vector<std::byte> gradient(400'000);
@@ -311,7 +311,7 @@ TEST_CASE("an address that cannot be pulled is an error by name") {
   CHECK(status.code() != Code::kInternal);
 }
 
-TEST_CASE("ranks whose peer is killed in the middle name it and get away") {
+TEST_CASE("ranks whose peer is killed in the middle name it and end the operation") {
   if (kThreadSanitizer) WEFT_SKIP("the thread sanitizer does not follow forks");
   for (const uint64_t count : {4, 20'000, 2'000'000}) {
     const std::vector<std::string> results = run_linked_processes(3, [&](SocketLinks& links) {
@@ -335,7 +335,7 @@ TEST_CASE("ranks whose peer is killed in the middle name it and get away") {
   }
 }
 
-TEST_CASE("a rank that is lost before it gives its memory is not waited for until the deadline") {
+TEST_CASE("a rank that is lost before it shares its memory ends the setup before the deadline") {
   const LinkedBody body = [](SocketLinks& links) {
     SystemClock clock;
     Log log;

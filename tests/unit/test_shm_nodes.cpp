@@ -1,5 +1,5 @@
-// Which ranks share a NUMA node: of what they say, of cores on machines that hwloc describes, and what
-// another process may claim.
+// Which ranks share a NUMA node: by the ranks' own numbers, by cores on machines that hwloc describes, and
+// with invalid claims of another process.
 #include "base/cores.h"
 #include "shm/founding_wire.h"
 #include "shm/nodes.h"
@@ -29,13 +29,13 @@ TEST_CASE("ranks are grouped by their nodes' numbers") {
   CHECK((nodes.count() == 2 && nodes.width() == 3 && nodes.two_levels()));
   CHECK((nodes.together(0, 4) && !nodes.together(0, 1)));
 
-  // Not as many on each, one rank each, one node: one level.
+  // Nodes of different sizes, of one rank each, or a single node: one level.
   CHECK((group_nodes({0, 0, 1}).width() == 0 && !group_nodes({0, 0, 1}).two_levels()));
   CHECK_FALSE(group_nodes({0, 1, 1, 0, 2}).two_levels());
   CHECK_FALSE(group_nodes({0, 1, 2, 3}).two_levels());
   CHECK_FALSE(group_nodes({5, 5, 5, 5}).two_levels());
   CHECK_FALSE(group_nodes({2}).two_levels());
-  // One does not know.
+  // One rank does not know its node.
   const Nodes unknown = group_nodes({0, 0, kNoNode, 1});
   CHECK((unknown.count() == 1 && unknown.ranks[0] == std::vector<int>{0, 1, 2, 3}));
   CHECK_FALSE(unknown.two_levels());
@@ -58,7 +58,7 @@ TEST_CASE("the node of cores is the one that has all of them") {
   CHECK(node_of_this_thread() >= kNoNode);
 }
 
-TEST_CASE("a rank's claim about its node is a number that can be") {
+TEST_CASE("a rank's claim about its node must be a valid number") {
   Introduction said, heard;
   for (const int32_t node : {kNoNode, 0, 1, kMostNodes - 1}) {
     said.node = node;
@@ -80,7 +80,7 @@ TEST_CASE("a rank's claim about its node is a number that can be") {
         })) == "");
 }
 
-TEST_CASE("what is said of nodes") {
+TEST_CASE("the text about nodes") {
   Thresholds thresholds;
   CHECK(text(group_nodes({0, 0}), thresholds) == "");
   CHECK(text(group_nodes({0, 0, 1, 1}), thresholds) == "; 2 NUMA nodes of 2 ranks: one level");

@@ -1,4 +1,4 @@
-// Messages of the shm backend: order, sizes, eagerness, mismatches.
+// Messages of the shm backend: order, sizes, eager sends, mismatches.
 #include <numeric>
 
 #include "shm_rank.h"
@@ -64,7 +64,7 @@ TEST_CASE("a short send is complete before its receive is called") {
         })) == "");
 }
 
-TEST_CASE("a receive of another count or dtype is a mismatch on both sides") {
+TEST_CASE("a receive of a different count or dtype is a mismatch on both sides") {
   for (const bool other_dtype : {false, true}) {
     CHECK(failure_text(run_linked_threads(2, [&](SocketLinks& links) {
             ShmRank rank(links);
@@ -97,11 +97,11 @@ TEST_CASE("a receive names the rank that sends nothing") {
         })) == "");
 }
 
-TEST_CASE("the notes of a pair are apart from its messages, and errors name their call") {
+TEST_CASE("the notes of a pair are separate from its messages, and errors name their call") {
   CHECK(failure_text(run_linked_processes(2, [](SocketLinks& links) {
           ShmRank rank(links);
           const int peer = 1 - rank.rank();
-          // A message that nobody takes yet is longer than its ring.
+          // A message without a receive yet is longer than its ring.
           std::vector<uint32_t> held(1'000'000, 5), in(held.size());
           rank.lane(to(peer)).start(message(Coll::kSend, peer, held), 0);
           for (uint64_t slot = 0; slot < 20; slot++) {
@@ -116,7 +116,7 @@ TEST_CASE("the notes of a pair are apart from its messages, and errors name thei
           CollectiveLane* both[] = {&rank.lane(to(peer)), &rank.lane(from(peer))};
           WEFT_EXPECT_OK(rank.finish_all(both));
           WEFT_EXPECT(in == held);
-          // A note of one call, which the other rank takes for one of another.
+          // A note of one call, which the other rank reads as that of another call.
           std::vector<uint32_t> word(2);
           CollectiveArgs args = message(rank.rank() == 0 ? Coll::kSend : Coll::kRecv, peer, word);
           WholeCall whole{Descriptor::of(args), 77};
@@ -126,7 +126,7 @@ TEST_CASE("the notes of a pair are apart from its messages, and errors name thei
           lane.start(args, 20);
           CollectiveLane* last[] = {&lane};
           const Status status = rank.finish_all(last);
-          if (rank.rank() == 0) return;  // it may not have heard
+          if (rank.rank() == 0) return;  // it may not have received the error
           WEFT_EXPECT(status.code() == Code::kMismatch);
           WEFT_EXPECT(status.text().find("operation 77") != std::string::npos);
         })) == "");

@@ -1,4 +1,4 @@
-// backends/shm: segments, what is accepted from peers, the arena, and that nothing stays behind.
+// backends/shm: segments, what is accepted from peers, the arena, and cleanup.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -66,7 +66,7 @@ bool lies_at(const std::byte* base, uint64_t place) {
 
 }  // namespace
 
-TEST_CASE("a segment and its arena lie where they shall, modulo what caches tell apart") {
+TEST_CASE("a segment and its arena lie at the chosen offset, modulo the caches' set size") {
   const Layout layout(2, 1 << 20);
   for (const uint64_t place : {uint64_t{0}, kApart, 5 * kApart + kPage, kPlaces - kPage}) {
     Mapping* own = nullptr;
@@ -83,7 +83,7 @@ TEST_CASE("a segment and its arena lie where they shall, modulo what caches tell
   }
 }
 
-TEST_CASE("a segment that follows another one on the same arena lies where that did") {
+TEST_CASE("a segment that follows another one on the same arena has its offset") {
   const Layout layout(2, 1 << 20);
   std::shared_ptr<ArenaMemory> arena;
   Mapping* before = nullptr;
@@ -99,7 +99,7 @@ TEST_CASE("a segment that follows another one on the same arena lies where that 
 
 namespace {
 
-// Whether a child that is made now can write there. It must not.
+// Returns true if a child that is forked now can write there. It must not.
 bool child_writes(std::byte* memory) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -130,7 +130,7 @@ TEST_CASE("a forked child has no part of any segment, so it cannot change its pa
   CHECK_FALSE(child_writes(peer->base() + layout.lanes));
   CHECK_FALSE(child_writes(peer->arena_base() + layout.arena + 5));
   CHECK(*gradient == std::byte{1});
-  // The arena lives on in another segment.
+  // The arena is moved into another segment.
   REQUIRE(Mapping::create(layout, 78, 1, 0, &arena, layout.arena_bytes, &anew, &fd).ok());
   CHECK(*gradient == std::byte{1});
   CHECK_FALSE(child_writes(gradient));
@@ -140,7 +140,7 @@ TEST_CASE("a forked child has no part of any segment, so it cannot change its pa
   own->release();
 }
 
-TEST_CASE("in every process the ranks' segments lie equally far apart") {
+TEST_CASE("in every process the ranks' segments have the same distances") {
   const auto body = [](SocketLinks& links) {
     ShmRank rank(links);
     const shm::Group& group = rank.group();
@@ -155,7 +155,7 @@ TEST_CASE("in every process the ranks' segments lie equally far apart") {
   CHECK(failure_text(run_linked_threads(3, body)) == "");
 }
 
-TEST_CASE("without room to choose from, a segment lies anywhere") {
+TEST_CASE("without address space to choose from, a segment lies anywhere") {
   if (kSanitized) return;  // they need the address space
   CHECK(failure_text(run_linked_processes(1, [](SocketLinks&) {
           const Layout layout(2, 1 << 20);
@@ -190,7 +190,7 @@ TEST_CASE("a segment that its owner could shrink under a reader is refused") {
   mapping->release();
 }
 
-TEST_CASE("no segment can be shrunk once it is made") {
+TEST_CASE("no segment can be shrunk once it is created") {
   const Layout layout(1, 1 << 20);
   Mapping* own = nullptr;
   std::shared_ptr<ArenaMemory> arena;
@@ -218,7 +218,7 @@ TEST_CASE(
   CHECK(arena->base() == memory);
   REQUIRE(Mapping::attach(std::move(fd), after, 2, 0, &peer).ok());
   CHECK(std::all_of(memory, memory + 100'000, [](std::byte b) { return b == std::byte{5}; }));
-  late->arena_base()[before.arena] = std::byte{6};  // what a rank that was left out writes
+  late->arena_base()[before.arena] = std::byte{6};  // a write of a rank that was left out
   CHECK(memory[0] == std::byte{5});
   peer->arena_base()[after.arena + 1] = std::byte{7};
   CHECK(memory[1] == std::byte{7});
@@ -227,7 +227,7 @@ TEST_CASE(
   for (Mapping* mapping : {old_own, late, own, peer}) mapping->release();
 }
 
-TEST_CASE("the arena's memory is zeroed again, limited, and knows its own pointers") {
+TEST_CASE("the arena's memory is zeroed again, limited, and recognises its own pointers") {
   CHECK(failure_text(run_linked_threads(2, [](SocketLinks& links) {
           ShmRank rank(links, 8 << 20);
           Arena& arena = *rank.collectives().arena();
@@ -250,19 +250,19 @@ TEST_CASE("the arena's memory is zeroed again, limited, and knows its own pointe
         })) == "");
 }
 
-TEST_CASE("an arena larger than the machine's memory is refused, not killed for") {
+TEST_CASE("an arena larger than the machine's memory is refused, and does not get the process killed") {
   CHECK(failure_text(run_linked_threads(1, [](SocketLinks& links) {
           const uint64_t limit = 2 * available_memory();
           ShmRank rank(links, limit);
           std::byte* none = nullptr;
           const Status status = rank.collectives().arena()->allocate(available_memory() / 8 * 9, &none);
           WEFT_EXPECT(status.code() == Code::kNoMemory);
-          // What was refused takes nothing: small memory is still there.
+          // The refused arena took no memory: a small allocation still succeeds.
           WEFT_EXPECT_OK(rank.collectives().arena()->free(rank.allocate(4096)));
         })) == "");
 }
 
-TEST_CASE("arenas are backed anew only if the machine has the memory of all its ranks once more") {
+TEST_CASE("arenas get new pages only if the machine has room for those of all its ranks") {
   Introduction rank;
   rank.needed_bytes = 600;
   rank.available_bytes = 1000;
@@ -270,7 +270,7 @@ TEST_CASE("arenas are backed anew only if the machine has the memory of all its 
   CHECK(check_memory({rank, rank}).code() == Code::kNoMemory);
   rank.needed_bytes = 500;
   CHECK(check_memory({rank, rank}).ok());
-  Introduction poor = rank;  // of a control group that has less
+  Introduction poor = rank;  // its control group has less
   poor.available_bytes = 999;
   CHECK(check_memory({rank, poor}).code() == Code::kNoMemory);
   rank.needed_bytes = UINT64_MAX - 1;

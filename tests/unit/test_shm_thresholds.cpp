@@ -1,5 +1,5 @@
-// The sizes at which shm changes its path on private memory: what is asked for, what measuring makes of
-// times, how long it may take, that all ranks have the same, and that it changes no bit of a result.
+// The sizes at which shm changes its path on private memory: settings, the evaluation of measured times, the
+// time limit, the agreement of all ranks, and that no bit of a result changes.
 #include <signal.h>
 #include <unistd.h>
 
@@ -22,7 +22,7 @@ using namespace weft::test;
 
 namespace {
 
-// A machine whose times are known.
+// A machine with known times.
 class Machine final : public Trial {
  public:
   std::function<uint64_t(Route, uint64_t bytes)> takes_ns;
@@ -31,7 +31,8 @@ class Machine final : public Trial {
   std::map<Route, int> runs;
 
   Status run(Route route, uint64_t bytes, uint64_t* slowest, uint64_t* elapsed) override {
-    // Otherwise it begins after the time is over; one of levels is more, before theirs begins.
+    // Otherwise the trial begins after the time limit. The first trial with one level may exceed it, because
+    // it precedes the levels' own time.
     const uint64_t first_ns = runs[Route::kOneLevel] > 0 ? first_level_ns_ : 0;
     WEFT_EXPECT(elapsed_ns - begin_ns < kCalibrationNs + first_ns);
     WEFT_EXPECT(bytes <= largest_trial(true));
@@ -47,7 +48,7 @@ class Machine final : public Trial {
   uint64_t first_level_ns_ = 0;
 };
 
-// Times of a path: what it takes at least, and for each KiB.
+// Returns the time of a path: a fixed part, and a part for each KiB.
 uint64_t line(uint64_t start_ns, uint64_t kib_ns, uint64_t bytes) {
   return start_ns + kib_ns * (bytes >> 10);
 }
@@ -58,7 +59,7 @@ Thresholds measured(Machine& machine, bool one_shot = true, bool pull = true) {
   return thresholds;
 }
 
-// Memory for what is tried: taken once for each measurement.
+// Memory for trials; it is allocated once for each measurement.
 struct TrialMemory {
   int taken = 0;
   HostAllocator allocator() {
@@ -86,7 +87,7 @@ Log& quiet_log() {
 
 Founded found(SocketLinks& links, Measurements& measurements, uint64_t faster = 1,
               const HostAllocator* allocator = nullptr, int64_t timeout_ms = 20'000, int node = 0) {
-  // Outlive the group.
+  // They outlive the group.
   static std::vector<std::unique_ptr<FastClock>> clocks;
   static std::mutex mutex;
   FastClock* clock = nullptr;
@@ -107,7 +108,7 @@ Founded found(SocketLinks& links, Measurements& measurements, uint64_t faster = 
   return made;
 }
 
-// All ranks have the same.
+// Checks that all ranks have the same thresholds.
 void expect_equal(SocketLinks& links, const Thresholds& thresholds) {
   std::vector<Bytes> all;
   SystemClock clock;
@@ -121,7 +122,7 @@ void expect_equal(SocketLinks& links, const Thresholds& thresholds) {
   }
 }
 
-// The lane that was measured on is as new: the first operations of the communicator run on it.
+// Checks that the measured lane is unused: the first operations of the communicator run on it.
 void expect_working(SocketLinks& links, const std::shared_ptr<Group>& group) {
   GroupLane lane(group, 0);
   SystemClock clock;
@@ -146,7 +147,7 @@ void expect_working(SocketLinks& links, const std::shared_ptr<Group>& group) {
 
 }  // namespace
 
-TEST_CASE("shm thresholds are read, and what is wrong is named") {
+TEST_CASE("shm thresholds are parsed, and errors are named") {
   WantedThresholds wanted;
   CHECK(parse_thresholds("", &wanted).ok());
   CHECK((wanted.measure && !wanted.one_shot && !wanted.pull));
@@ -176,7 +177,7 @@ TEST_CASE("shm thresholds are read, and what is wrong is named") {
 
 TEST_CASE("shm thresholds follow the machine's times") {
   Machine machine;
-  // One-shot is ahead up to 100 KiB, pulling from 1.5 MiB on.
+  // One-shot is faster up to 100 KiB, pulling from 1.5 MiB.
   const auto takes = [](Route route, uint64_t bytes) {
     if (route == Route::kOneShot) return line(300, 40, bytes);
     return route == Route::kTwoShot ? line(1'300, 30, bytes) : line(1'300 + 1536 * 10, 20, bytes);
@@ -188,7 +189,7 @@ TEST_CASE("shm thresholds follow the machine's times") {
   CHECK(thresholds.origin == Thresholds::Origin::kMeasured);
   CHECK(text(thresholds) == "one-shot up to 64 KiB, two-shot, from 2 MiB on pulled (measured)");
 
-  // Now and then something takes ten times as long.
+  // Some operations take ten times as long.
   Machine noisy;
   uint64_t number = 0;
   noisy.takes_ns = [&](Route route, uint64_t bytes) {
@@ -196,7 +197,7 @@ TEST_CASE("shm thresholds follow the machine's times") {
   };
   CHECK(measured(noisy) == thresholds);
 
-  // One size that is wrong every time moves nothing but what is beside it.
+  // One size that is always wrong only moves thresholds next to it.
   Machine wrong;
   wrong.takes_ns = [&](Route route, uint64_t bytes) {
     return takes(route, bytes) + (route == Route::kOneShot && bytes == 16 << 10 ? 400 : 0);
@@ -217,7 +218,7 @@ TEST_CASE("shm thresholds follow the machine's times") {
   };
   CHECK(measured(many_ranks).one_shot == 2 << 10);
 
-  // Where nothing much hangs on it, it does not vary.
+  // Where the paths hardly differ, the result does not vary.
   Machine even;
   uint64_t random = 1;
   even.takes_ns = [&](Route route, uint64_t bytes) {
@@ -230,7 +231,7 @@ TEST_CASE("shm thresholds follow the machine's times") {
     CHECK(measured(even, true, false).one_shot == 1 << 10);
   }
 
-  // What is given is not tried.
+  // Given thresholds are not tried.
   Machine half;
   half.takes_ns = takes;
   const Thresholds only_pull = measured(half, false, true);
@@ -240,7 +241,7 @@ TEST_CASE("shm thresholds follow the machine's times") {
   CHECK(measured(none, false, false) == table_thresholds(2));
 }
 
-TEST_CASE("two levels are taken where they are the faster ones") {
+TEST_CASE("two levels are used where they are faster") {
   const auto found_by = [](const std::function<uint64_t(Route, uint64_t)>& takes) {
     Machine machine;
     machine.takes_ns = takes;
@@ -248,7 +249,7 @@ TEST_CASE("two levels are taken where they are the faster ones") {
     WEFT_EXPECT_OK(calibrate_levels(machine, &thresholds));
     return thresholds.two_level;
   };
-  // The link between the nodes is slow; two more meetings cost what they cost.
+  // The link between the nodes is slow; two more barriers have their cost.
   CHECK(found_by([](Route route, uint64_t bytes) {
           return route == Route::kTwoLevel ? line(40'000, 100, bytes) : line(1'000, 150, bytes);
         }) == 1 << 20);
@@ -258,11 +259,11 @@ TEST_CASE("two levels are taken where they are the faster ones") {
   CHECK(found_by([](Route route, uint64_t bytes) {
           return route == Route::kTwoLevel ? line(1'000, 30, bytes) : line(1'000, 20, bytes);
         }) == kNever);
-  // As good as equal: sums keep the bits that they have in one level.
+  // Nearly equal: sums keep the bits that they have in one level.
   CHECK(found_by([](Route route, uint64_t bytes) {
           return route == Route::kTwoLevel ? line(0, 199, bytes) : line(0, 200, bytes);
         }) == kNever);
-  // Nothing is known in time, and the time is its own.
+  // Nothing is known in time. The levels have a time limit of their own.
   CHECK(found_by([](Route, uint64_t) { return uint64_t{20'000'000}; }) == kNever);
   Machine late;
   late.takes_ns = [](Route route, uint64_t bytes) {
@@ -274,8 +275,8 @@ TEST_CASE("two levels are taken where they are the faster ones") {
   CHECK((thresholds.two_level == 256 << 10 && thresholds.origin == Thresholds::Origin::kMeasured));
 }
 
-TEST_CASE("measuring shm thresholds ends when its time is over, with what it knows") {
-  // Machine::run refuses trials after the time. The last one may be long.
+TEST_CASE("measuring shm thresholds ends at its time limit, with the results so far") {
+  // Machine::run refuses trials after the time limit. The last trial may take long.
   for (const uint64_t each_ns : {100'000'000, 20'000'000, 5'000'000, 2'000'000}) {
     Machine machine;
     machine.takes_ns = [&](Route route, uint64_t) {
@@ -283,9 +284,9 @@ TEST_CASE("measuring shm thresholds ends when its time is over, with what it kno
     };
     const Thresholds thresholds = measured(machine);
     INFO(each_ns);
-    CHECK(thresholds == table_thresholds(2));  // no size was seen twice
+    CHECK(thresholds == table_thresholds(2));  // no size was measured twice
   }
-  // Short operations are known, long ones are not.
+  // Short operations are measured, long ones are not.
   Machine machine;
   machine.takes_ns = [](Route, uint64_t bytes) {
     return bytes > 256 << 10 ? uint64_t{10'000'000} : 100 + bytes;
@@ -293,7 +294,7 @@ TEST_CASE("measuring shm thresholds ends when its time is over, with what it kno
   const Thresholds thresholds = measured(machine, true, true);
   CHECK(thresholds.pull == table_thresholds(2).pull);
   CHECK(machine.elapsed_ns < kCalibrationNs + 10'000'001);
-  // Each of them as often as time allows: what is short, more often.
+  // Each size is measured as often as time allows, short ones more often.
   Machine quick;
   quick.takes_ns = [](Route, uint64_t bytes) { return bytes / 16; };
   measured(quick, true, true);
@@ -301,7 +302,7 @@ TEST_CASE("measuring shm thresholds ends when its time is over, with what it kno
   CHECK(quick.runs[Route::kPulled] == 4 * 4);
 }
 
-TEST_CASE("all ranks measure the same shm thresholds, whatever their clocks say, and then work") {
+TEST_CASE("all ranks find the same shm thresholds, whatever their clocks, and then work") {
   for (const int ranks : {2, 3}) {
     const LinkedBody body = [](SocketLinks& links) {
       Measurements measurements;
@@ -317,11 +318,11 @@ TEST_CASE("all ranks measure the same shm thresholds, whatever their clocks say,
   }
 }
 
-TEST_CASE("whether two levels are the faster ones is measured where ranks are evenly on several NUMA nodes") {
+TEST_CASE("two levels are measured if several NUMA nodes have equally many ranks") {
   const LinkedBody body = [](SocketLinks& links) {
     Measurements measurements("one-shot=4K,pull=never");  // nothing else is
     const auto found_on = [&](int node, Thresholds::Origin origin) {
-      // A clock that stands still: the time is never over, and both ways take as long.
+      // A clock that stands still: the time limit never ends, and both paths take equally long.
       const Founded made = found(links, measurements, 0, nullptr, 20'000, node);
       WEFT_EXPECT_OK(made.status);
       WEFT_EXPECT(made.group->thresholds().origin == origin);
@@ -329,7 +330,7 @@ TEST_CASE("whether two levels are the faster ones is measured where ranks are ev
       expect_equal(links, made.group->thresholds());
       WEFT_EXPECT((made.group->moved_bytes() == 0 && made.group->across_bytes() == 0));
       expect_working(links, made.group);
-      // What was tried has left nothing in the arena, which is as new.
+      // Trials have left nothing in the arena, which is zeroed.
       std::byte* memory = nullptr;
       WEFT_EXPECT_OK(made.group->arena()->allocate(kLargestLevelTrial, &memory));
       WEFT_EXPECT(std::all_of(memory, memory + kLargestLevelTrial,
@@ -338,16 +339,16 @@ TEST_CASE("whether two levels are the faster ones is measured where ranks are ev
     using Origin = Thresholds::Origin;
     found_on(links.rank() / 2, Origin::kMeasured);
     found_on(links.rank() / 2, Origin::kMeasured);  // kept
-    found_on(links.rank() % 2, Origin::kMeasured);  // the same ranks, elsewhere
+    found_on(links.rank() % 2, Origin::kMeasured);  // the same ranks on other nodes
     found_on(0, Origin::kGiven);
     found_on(links.rank() == 0 ? 0 : 1, Origin::kGiven);
-    // With a clock that goes, as long as there is time.
+    // With a running clock, until the time limit.
     Measurements all;
     const Founded real = found(links, all, 1, nullptr, 20'000, links.rank() / 2);
     WEFT_EXPECT_OK(real.status);
     expect_equal(links, real.group->thresholds());
     expect_working(links, real.group);
-    // Given, it is for several nodes alone.
+    // A given two-level threshold only applies to several nodes.
     Measurements given("off,two-level=1M");
     WEFT_EXPECT(found(links, given).group->thresholds().two_level == kNever);
     const Founded as_given = found(links, given, 1, nullptr, 20'000, links.rank() / 2);
@@ -357,7 +358,7 @@ TEST_CASE("whether two levels are the faster ones is measured where ranks are ev
   if (!kThreadSanitizer) CHECK(failure_text(run_linked_processes(4, body)) == "");
 }
 
-TEST_CASE("shm thresholds are measured once for the same ranks, and rank 0's count") {
+TEST_CASE("shm thresholds are measured once for the same ranks, and rank 0's results are used") {
   const LinkedBody body = [](SocketLinks& links) {
     Measurements kept;
     const Founded first = found(links, kept);
@@ -368,7 +369,7 @@ TEST_CASE("shm thresholds are measured once for the same ranks, and rank 0's cou
     WEFT_EXPECT(second.measurements == 0);
     WEFT_EXPECT(second.group->thresholds() == first.group->thresholds());
     expect_working(links, second.group);
-    // A rank that has nothing makes all of them measure again.
+    // If one rank has no measurements, all ranks measure again.
     Measurements nothing;
     const Founded third = found(links, links.rank() == 1 ? nothing : kept);
     WEFT_EXPECT_OK(third.status);
@@ -382,7 +383,7 @@ TEST_CASE("shm thresholds are measured once for the same ranks, and rank 0's cou
   CHECK(failure_text(run_linked_threads(2, body)) == "");
 }
 
-TEST_CASE("shm measures nothing when it is switched off, or all is given") {
+TEST_CASE("shm measures nothing if it is switched off, or all thresholds are given") {
   CHECK(failure_text(run_linked_threads(2, [](SocketLinks& links) {
           for (const char* setting : {"off", "one-shot=16K,pull=2M", "off,pull=64K"}) {
             Measurements measurements(setting);
@@ -404,7 +405,7 @@ TEST_CASE("shm measures nothing when it is switched off, or all is given") {
         })) == "");
 }
 
-TEST_CASE("shm thresholds choose the path, and no bit of a sum depends on them") {
+TEST_CASE("shm thresholds select the path, and no bit of a sum depends on them") {
   const LinkedBody body = [](SocketLinks& links) {
     std::map<uint64_t, std::vector<float>> expected;
     std::set<std::string> paths;
@@ -442,7 +443,7 @@ TEST_CASE("shm thresholds choose the path, and no bit of a sum depends on them")
   if (!kThreadSanitizer) CHECK(failure_text(run_linked_processes(3, body)) == "");
 }
 
-TEST_CASE("a rank that cannot measure leaves all of them with the table") {
+TEST_CASE("if one rank cannot measure, all ranks use the table") {
   HostAllocator empty;
   empty.allocate = [](void*, uint64_t, uint64_t, int32_t) -> void* { return nullptr; };
   empty.release = [](void*, void*, uint64_t, int32_t) {};
@@ -451,7 +452,7 @@ TEST_CASE("a rank that cannot measure leaves all of them with the table") {
             Measurements measurements;
             const Founded made = found(links, measurements, 1, links.rank() == who ? &empty : nullptr);
             WEFT_EXPECT_OK(made.status);
-            // Threads look beforehand at what pulling costs.
+            // Rank threads first examine the cost of pulling.
             WEFT_EXPECT(made.group->thresholds().one_shot == table_thresholds(3).one_shot);
             expect_equal(links, made.group->thresholds());
             expect_working(links, made.group);

@@ -1,6 +1,6 @@
-// All-reduces on arenas in two levels, inside NUMA nodes and between them, where WEFT_SHM_NODES says which
-// ranks share one: what they deliver, to the bit, what crosses between nodes, and what ranks see that lose
-// another one in the middle.
+// All-reduces on arenas in two levels, inside NUMA nodes and between them; WEFT_SHM_NODES sets which ranks
+// share a node. Tests the results, to the bit, the traffic between nodes, and the loss of a rank in the
+// middle.
 #include <signal.h>
 #include <unistd.h>
 
@@ -18,7 +18,7 @@ using namespace weft::test;
 
 namespace {
 
-using Numbers = std::vector<int32_t>;  // of the ranks' nodes
+using Numbers = std::vector<int32_t>;  // the NUMA node of each rank
 constexpr const char* kAlways = "off,two-level=0";
 
 struct Call {
@@ -44,7 +44,7 @@ std::vector<ReduceOp> ops_of(Dtype dtype) {
           ReduceOp::kBand, ReduceOp::kBor,  ReduceOp::kBxor};
 }
 
-// What a rank gives. Floats are of very different sizes, so that the order in which they are added shows.
+// Returns a rank's input. Floats have very different sizes, so that the order of addition changes the sum.
 Bytes input_of(const Call& call, int rank) {
   Bytes data(call.bytes());
   if (!is_float(call.dtype)) {
@@ -97,7 +97,8 @@ double postscale_of(const Call& call, size_t ranks) {
   return call.op == ReduceOp::kAvg ? 1.0 / static_cast<double>(ranks) : 1.0;
 }
 
-// A node's ranks in their order, then the nodes; what has 16 bits is scaled first, the rest last.
+// Folds a node's ranks in order, then the nodes. 16-bit floats are scaled in the first fold, all others in
+// the last.
 Bytes in_two_levels(const Call& call, const Numbers& numbers) {
   const bool narrow = is_float(call.dtype) && dtype_size(call.dtype) == 2;
   const double scale = postscale_of(call, numbers.size());
@@ -128,7 +129,7 @@ CollectiveArgs args_of(const Call& call, size_t ranks) {
   return args;
 }
 
-// In the arena, all of it or none.
+// Both buffers lie in the arena.
 struct Buffers {
   Buffers(ShmRank& owner, const Call& call) : rank(owner) {
     src = dst = rank.allocate(call.bytes());
@@ -150,7 +151,8 @@ struct Buffers {
 
 void run_call(ShmRank& rank, const Call& call, const Bytes& expected, const char* path) {
   Call mine = call;
-  mine.in_place = call.in_place && rank.rank() % 3 != 1;  // no rank cares where another one has its result
+  mine.in_place = call.in_place && rank.rank() % 3 != 1;  // a rank need not know whether another one works in
+                                                          // place
   const Buffers buffers(rank, mine);
   CollectiveArgs args = args_of(call, static_cast<size_t>(rank.size()));
   args.src = buffers.src;
@@ -168,7 +170,7 @@ void run_call(ShmRank& rank, const Call& call, const Bytes& expected, const char
   }
 }
 
-// Ranks as threads or as processes; what went wrong.
+// Runs ranks as threads or as processes. Returns the failures.
 std::string on(const Numbers& numbers, bool processes, const LinkedBody& body) {
   const int ranks = static_cast<int>(numbers.size());
   return failure_text(processes ? run_linked_processes(ranks, body, 110)
@@ -179,7 +181,7 @@ int32_t own(const Numbers& numbers, const SocketLinks& links) {
   return numbers[static_cast<size_t>(links.rank())];
 }
 
-// Calls whose expected results are made before the ranks start.
+// Calls whose expected results are computed before the ranks start.
 struct Prepared {
   Prepared(const Numbers& numbers, std::vector<Call> wanted) : calls(std::move(wanted)) {
     for (const Call& call : calls) expected.push_back(in_two_levels(call, numbers));
@@ -200,13 +202,13 @@ std::vector<Call> every_dtype_and_op() {
   for (int d = 1; d <= kDtypeCount; d++) {
     const auto dtype = static_cast<Dtype>(d);
     for (const ReduceOp op : ops_of(dtype)) {
-      // Just long enough, and with slices that end anywhere.
+      // The shortest size for two levels, and one whose slices end anywhere.
       for (const uint64_t count : {kMappedMin / dtype_size(dtype), uint64_t{40'009}}) {
         calls.push_back({dtype, op, count, count % 2 == 0});
       }
     }
   }
-  // Many rounds, and a last one of little.
+  // Many rounds, and a short last one.
   calls.push_back({Dtype::kF32, ReduceOp::kSum, kThreadSanitizer ? 300'007u : 1'500'007u});
   calls.push_back({Dtype::kF64, ReduceOp::kAvg, 131'072 + 1});
   return calls;
@@ -239,7 +241,7 @@ Numbers in_turn(int nodes, int width) {
 
 }  // namespace
 
-TEST_CASE("two levels give the sums of the nodes' sums, of every type and operation") {
+TEST_CASE("two levels compute the sums of the nodes' sums, for every type and operation") {
   for (const Numbers& numbers : shapes()) {
     INFO(list_text(std::vector<int>(numbers.begin(), numbers.end())));
     const Prepared prepared(numbers, kThreadSanitizer ? some_calls() : every_dtype_and_op());
@@ -257,14 +259,14 @@ TEST_CASE("two levels of eight and of sixteen ranks finish on any number of core
   }
 }
 
-TEST_CASE("two levels of thirty-two ranks on four nodes", "[.][many]") {
+TEST_CASE("two levels of thirty-two ranks on four nodes finish", "[.][many]") {
   const Numbers numbers = in_order(4, 8);
   std::vector<Call> calls = some_calls();
   calls.push_back({Dtype::kF32, ReduceOp::kSum, 1'000'003});
   CHECK(Prepared(numbers, calls).run(numbers, true) == "");
 }
 
-TEST_CASE("one all-reduce in two levels follows another one at once") {
+TEST_CASE("an all-reduce in two levels can follow another one at once") {
   const Numbers numbers = {0, 1, 0, 1};
   const Call call{Dtype::kI32, ReduceOp::kSum, 30'011};
   for (const bool processes : {false, true}) {
@@ -288,7 +290,7 @@ TEST_CASE("one all-reduce in two levels follows another one at once") {
   }
 }
 
-TEST_CASE("one level is taken below the size, for ordered sums, and where nodes are uneven") {
+TEST_CASE("one level is used below the threshold, for ordered sums, and with uneven nodes") {
   const Call call{Dtype::kF32, ReduceOp::kSum, 10'000};
   Call ordered = call;
   ordered.ordered = true;
@@ -308,9 +310,9 @@ TEST_CASE("one level is taken below the size, for ordered sums, and where nodes 
             run_call(rank, setting.call, expected, "owner");
           }) == "");
   }
-  // Their bits differ: otherwise these tests would not see which way was taken.
+  // The bits of both ways differ; otherwise these tests would not detect which way was used.
   CHECK(in_one_level(call, {0, 0, 1, 1}) != in_two_levels(call, {0, 0, 1, 1}));
-  // Private memory is not reached by peers, so it is as on one node.
+  // Peers cannot reach private memory, so it is reduced as on one node.
   CHECK(on({0, 0, 1, 1}, false, [&](SocketLinks& links) {
           ShmRank rank(links, 8 << 20, kAlways, links.rank() / 2);
           Bytes data = input_of(call, links.rank());
@@ -361,14 +363,15 @@ TEST_CASE("2 (k - 1) S bytes cross between nodes in two levels, 2 n (k - 1) / k 
               }
               const uint64_t expected = two ? 2 * (k - 1) * call.bytes() : 2 * n * (k - 1) / k * call.bytes();
               WEFT_EXPECT(across == expected);
-              // Inside a node each rank reads what its node's have of its slice, and writes it there again.
+              // Inside a node each rank reads its node's parts of its slice, and writes the result there
+              // again.
               WEFT_EXPECT(rank.group().moved_bytes() < 4 * call.bytes());
             }) == "");
     }
   }
 }
 
-TEST_CASE("nothing of a bucket stays in gradients where it is reduced in two levels") {
+TEST_CASE("a bucket that is reduced in two levels has no in-place slices") {
   CHECK(on({0, 0, 1, 1}, false, [&](SocketLinks& links) {
           const Call call{Dtype::kF32, ReduceOp::kSum, 100'000};
           ShmRank rank(links, 8 << 20, "off,two-level=400001", links.rank() / 2);
@@ -418,8 +421,8 @@ TEST_CASE("claims outside the segment are refused in two levels") {
   }
 }
 
-// Rank 0 gives up before the others exchange what their nodes have, or before they hand the results out. It
-// lets them believe that it goes on, as a rank does that they have seen before it gave up.
+// Rank 0 gives up before the others exchange their nodes' sums, or before they distribute the results. It
+// looks to them as if it continued, as a rank does that they have seen before it gave up.
 void give_up_before(uint64_t stage, SocketLinks& links) {
   ShmRank rank(links, 8 << 20, kAlways, links.rank() / 2);
   const Call call{Dtype::kI32, ReduceOp::kSum, 20'000};  // one round
@@ -462,14 +465,14 @@ void give_up_before(uint64_t stage, SocketLinks& links) {
   meet();
 }
 
-TEST_CASE("nobody writes into the arena of a rank that has given up, in either stage of two levels") {
+TEST_CASE("no rank writes into the arena of a rank that has given up, in either stage of two levels") {
   for (const uint64_t stage : {0, 1}) {
     INFO(stage);
     CHECK(on({0, 0, 1, 1}, false, [&](SocketLinks& links) { give_up_before(stage, links); }) == "");
   }
 }
 
-TEST_CASE("ranks whose peer is killed in a stage of two levels name it and get away") {
+TEST_CASE("ranks whose peer is killed in a stage of two levels name it and end the operation") {
   if (kThreadSanitizer) WEFT_SKIP("the thread sanitizer does not follow forks");
   constexpr int kVictim = 2;
   for (const char* const place :
@@ -483,7 +486,7 @@ TEST_CASE("ranks whose peer is killed in a stage of two levels name it and get a
       CollectiveArgs args = args_of(call, 4);
       args.src = args.dst = buffers.dst;
       for (int i = 0;; i++) {
-        // Without a place: as soon as the others are in the middle of their nodes' sums.
+        // Without a failpoint: as soon as the others are in the middle of their nodes' sums.
         if (victim && i == 3 && *place == 0) {
           rank.lane().start(args, 3);
           ::usleep(20'000);

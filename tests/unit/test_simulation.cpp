@@ -8,7 +8,7 @@ using namespace weft::test;
 
 namespace {
 
-// A few all_reduces of different sizes; every rank knows the sums.
+// A few all_reduces of different sizes; every rank computes the expected sums.
 void reduce_some(Rank& self) {
   for (const uint64_t count : {3u, 20'000u, 1u}) {
     std::vector<int32_t> data(count, self.rank + 1);
@@ -42,16 +42,16 @@ TEST_CASE("a simulation is a function of its seed") {
   CHECK(first.hash != other.hash);
 }
 
-TEST_CASE("collectives are right under many schedules") {
+TEST_CASE("collectives are correct under many schedules") {
   for (uint64_t i = 0; i < 40; i++) {
     check(Simulation(base_seed() + i, 2 + static_cast<int>(i % 4)).run(reduce_some).failures);
   }
 }
 
-TEST_CASE("a simulation that is stuck ends and names the seed and who waits") {
+TEST_CASE("a simulation that is stuck ends and names the seed and the waiting ranks") {
   const SimulationReport report = Simulation(7, 3).run([](Rank& self) {
     if (self.rank == 1) {
-      // Waits for a message that nobody sends, without a deadline.
+      // Waits for a message that no rank sends, without a deadline.
       self.comm->context().engine().wait([&] { return self.comm->failed(); }, Deadline::never());
     }
   });
@@ -60,7 +60,7 @@ TEST_CASE("a simulation that is stuck ends and names the seed and who waits") {
   CHECK(report.failures[0].find("rank 1 waits") != std::string::npos);
 }
 
-TEST_CASE("whenever a rank dies, the others learn its name") {
+TEST_CASE("whenever a rank dies, the others name it") {
   for (uint64_t i = 0; i < 40; i++) {
     Simulation simulation(base_seed() + i, 3);
     const SimulationReport report = simulation.run([&](Rank& self) {
@@ -74,7 +74,8 @@ TEST_CASE("whenever a rank dies, the others learn its name") {
   }
 }
 
-TEST_CASE("whenever a rank is stopped, the others miss it, and it learns that when it goes on") {
+TEST_CASE(
+    "whenever a rank is stopped, the others report it as lost, and it gets that error when it continues") {
   SimulationOptions options;
   options.comm.op_timeout_ms = 300'000;
   for (uint64_t i = 0; i < 40; i++) {

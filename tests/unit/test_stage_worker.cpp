@@ -47,7 +47,7 @@ class Work final : public StageWork {
   const std::function<void()> body_;
 };
 
-// A stage that runs until it is told to return.
+// A stage that runs until `release` is set.
 struct Stuck {
   std::atomic<bool> begun{false}, release{false};
   std::function<void()> body() {
@@ -58,8 +58,8 @@ struct Stuck {
   }
 };
 
-// The machine's, with what happens when the test's thread looks at it for the second time; then it is late
-// for that look.
+// The machine's clock. Calls the test's function when this thread reads it for the second time; then that
+// reading is late.
 class WatchedClock final : public Clock {
  public:
   uint64_t now_ns() override {
@@ -131,7 +131,7 @@ TEST_CASE(
   CHECK_FALSE(dropped->out());
   first.release = true;
   REQUIRE(rig.until([&] { return !last->out() && rig.threads == 1; }));
-  // The last one posted is of b, whose turn comes last.
+  // The last posted stage belongs to b, whose turn comes last.
   REQUIRE(rig.until([&] {
     return with_turn(*rig.context, rig.hook, Deadline::never(),
                      [&] { return order.size() == 5 ? Status() : Status::error(Code::kState, "not yet"); })
@@ -140,7 +140,7 @@ TEST_CASE(
   CHECK(order == std::vector<int>{1, 2, 3, 4, 5});
 }
 
-TEST_CASE("nothing of a hook runs beside its stage, while other hooks' stages do") {
+TEST_CASE("no other call of a hook runs during its stage, while other hooks' stages do") {
   Rig rig;
   Nothing other;
   Context& context = *rig.context;
@@ -161,7 +161,7 @@ TEST_CASE("nothing of a hook runs beside its stage, while other hooks' stages do
   CHECK(ran);
 }
 
-TEST_CASE("a call that gave up waiting for a hook's turn leaves it to the stage that it came before") {
+TEST_CASE("a call that gave up waiting for a hook's turn leaves the turn to the next stage") {
   auto clock = std::make_shared<WatchedClock>();
   Rig rig(clock);
   HookTurn& turn = rig.hook.turn();
@@ -171,7 +171,7 @@ TEST_CASE("a call that gave up waiting for a hook's turn leaves it to the stage 
     return rig.until([&, sleeps] { return clock->worker_sleeps > sleeps; });
   };
   REQUIRE(asleep_after(0));
-  // The stage that runs returns between the call's last attempt and its leaving.
+  // The running stage returns between the call's last attempt and its leaving.
   bool found_it_wanted = false;
   clock->at_second_look = [&] {
     turn.give();
@@ -185,7 +185,7 @@ TEST_CASE("a call that gave up waiting for a hook's turn leaves it to the stage 
   CHECK(rig.until([&] { return !waits->out(); }));
 }
 
-TEST_CASE("a thread is started for what nobody took, also if there was none") {
+TEST_CASE("a thread is started for stages that no thread took, also if there was none") {
   Rig rig;
   const int mine = 0;
   auto helper = std::make_unique<StageWorker::Helper>(rig.context->stages(), &mine);
@@ -196,7 +196,7 @@ TEST_CASE("a thread is started for what nobody took, also if there was none") {
   CHECK(rig.threads == 1);
 }
 
-TEST_CASE("a stage that is set aside holds up no other hook's, and its own only until it returns") {
+TEST_CASE("a stage that is set aside blocks no other hook, and its own only until it returns") {
   Rig rig;
   Nothing other;
   Stuck stuck;
@@ -213,7 +213,7 @@ TEST_CASE("a stage that is set aside holds up no other hook's, and its own only 
   REQUIRE(rig.until([&] { return !lost->out() && !same->out(); }));
 }
 
-TEST_CASE("a long stage of the program's own is left to its thread when another hook's stage is in a hurry") {
+TEST_CASE("a long stage of a program's hook is left to its thread if another hook's stage is urgent") {
   Rig rig;
   Foreign own;
   Nothing other;
@@ -227,7 +227,7 @@ TEST_CASE("a long stage of the program's own is left to its thread when another 
     stages.relieve();
     return rig.context->clock().now_ns() - posted_ns > 1'100'000'000;
   }));
-  CHECK(rig.threads == 1);  // that one would have to wait anyway
+  CHECK(rig.threads == 1);  // the other stage would have to wait anyway
   const auto another = rig.post([] {}, 0, nullptr, &other);
   CHECK(rig.until([&] {
     stages.relieve();
@@ -239,7 +239,7 @@ TEST_CASE("a long stage of the program's own is left to its thread when another 
   REQUIRE(rig.until([&] { return !longer->out() && !same->out(); }));
 }
 
-TEST_CASE("who waits runs the stages that are its own, when there is nothing to poll") {
+TEST_CASE("a waiting thread runs its own stages when there is nothing to poll") {
   Rig rig;
   const int mine = 0;
   std::thread::id ran_on;
@@ -251,14 +251,14 @@ TEST_CASE("who waits runs the stages that are its own, when there is nothing to 
                                      Deadline::after(rig.context->clock(), 60'000, 0), helper));
     CHECK(ran_on == std::this_thread::get_id());
     CHECK(rig.threads == 0);
-    // Another's is left to the thread.
+    // Another waiter's stage is left to the thread.
     const int theirs = 0;
     const auto foreign = rig.post([&] { ran_on = std::this_thread::get_id(); }, 0, &theirs);
     CHECK(rig.context->engine().wait([&] { return !foreign->out(); },
                                      Deadline::after(rig.context->clock(), 60'000, 0), helper));
     CHECK(ran_on != std::this_thread::get_id());
   }
-  // Nor is what nobody took forgotten when the wait ends.
+  // Stages that no thread has taken are not forgotten when the wait ends.
   auto helper = std::make_unique<StageWorker::Helper>(stages, &mine);
   const auto left = rig.post([] {}, 0, &mine);
   helper.reset();
@@ -285,6 +285,6 @@ TEST_CASE("a context ends although a stage does not return") {
   CHECK(context->close().ok());
   stuck.release = true;
   while (work->out()) std::this_thread::yield();
-  // Its thread looks at nothing of the context once it is idle but the engine, which is told.
+  // Once idle, its thread uses nothing of the context except the engine, which it notifies.
   while (work.use_count() > 1) std::this_thread::yield();
 }

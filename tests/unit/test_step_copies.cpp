@@ -1,5 +1,5 @@
-// How often a step touches a gradient's bytes: what it copies, and what it folds. Times depend on the
-// machine, these do not.
+// How often a step touches a gradient's bytes: what it copies, and what it folds. Unlike times, these counts
+// do not depend on the machine.
 #include <barrier>
 #include <functional>
 
@@ -13,7 +13,7 @@ using namespace weft::test;
 
 namespace {
 
-// Of one rank, whose steps run on its own thread alone.
+// Counts of one rank, whose steps run only on its own thread.
 struct Touched {
   uint64_t copied = 0;       // bytes written by copies
   uint64_t accumulated = 0;  // bytes added to others
@@ -26,7 +26,7 @@ uint64_t bytes_of(uint64_t count, Dtype dtype) {
   return count * dtype_size(dtype);
 }
 
-// The host's operations, counted.
+// The host's operations, with counters.
 const DeviceOps& counted_ops() {
   static const DeviceOps ops = [] {
     DeviceOps counted = host_ops();
@@ -56,15 +56,16 @@ std::vector<TestParam> plain_params() {
 struct Steps {
   int32_t mode = WEFT_GRADIENT_COPY;
   int local = 0;          // before each
-  bool weighted = false;  // rank r with weight r + 1, in every other step as many less than there are ranks
-  uint64_t early = 0;     // parameters that are ready before every rank has heard of the weights,
-  uint64_t later = 0;     // and in every other step, if that differs
+  bool weighted = false;  // rank r has the weight r + 1, in every other step the same weights in reverse
+  uint64_t early = 0;     // parameters that are ready before every rank has received the weights,
+  uint64_t later = 0;     // the same in every other step, if it differs
   int32_t reduce_dtype = 0;
   uint64_t flags = 0;
   const char* hook = "allreduce";
 };
 
-// One step, with `local` ones before it. meet: with the other ranks' threads, without moving anything.
+// Runs one step, with `local` local steps before it. meet: synchronises the ranks' threads without moving
+// data.
 Status step(Reducer& reducer, Gradients& gradients, const Steps& steps, int weight, uint64_t early,
             const std::function<void()>& meet) {
   for (int i = steps.local; i >= 0; i--) {
@@ -81,7 +82,8 @@ Status step(Reducer& reducer, Gradients& gradients, const Steps& steps, int weig
   return {};
 }
 
-// What a rank touches in one step; the same in each of several. results: rank 0's, of the first two.
+// Returns what a rank touches in one step, which is the same in each of several. results: rank 0's of the
+// first two.
 Touched touched_by_step(int ranks, const Steps& steps, std::vector<Bytes>* results = nullptr) {
   const Model model(plain_params());
   SystemClock clock;
@@ -114,7 +116,8 @@ Touched touched_by_step(int ranks, const Steps& steps, std::vector<Bytes>* resul
           rig.flags |= WEFT_REDUCER_UNEVEN;
           rig.divide_by = WEFT_DIVIDE_WEIGHTS;
         }
-        // All have begun; then all have said their weight; then all have heard it.
+        // Waits until all ranks have begun, then until all have sent their weights, then until all have
+        // received them.
         const auto meet = [&] {
           for (int k = 0; k < 3; k++) {
             all.arrive_and_wait();
@@ -178,7 +181,7 @@ TEST_CASE(
   for (const uint64_t ranks : {1, 2, 3}) {
     INFO(ranks << " ranks");
     const Touched copy = touched_by_step(static_cast<int>(ranks), {});
-    // In goes what others read, and what is too little to be read where it lies.
+    // Copied in: what other ranks read, and slices that are too small to be read in place.
     const uint64_t most = ranks == 1 ? 2 * bytes * ranks : 2 * bytes * ranks - bytes + ranks * 16'384;
     CHECK(copy.copied <= most);
     CHECK(copy.copied >= 2 * bytes * ranks - bytes);
@@ -195,8 +198,8 @@ TEST_CASE("a step folds each byte once, wherever its inputs lie") {
     for (const uint64_t ranks : {2, 3}) {
       INFO(ranks << " ranks, mode " << mode);
       const Touched all = touched_by_step(static_cast<int>(ranks), {.mode = mode});
-      // An owner reads a byte of every rank and writes it to every rank; what is between parameters travels
-      // too.
+      // An owner reads a byte of every rank and writes it to every rank; gaps between parameters are
+      // communicated too.
       CHECK(all.read >= ranks * bytes);
       CHECK(all.read <= ranks * bytes + ranks * 4096);
       CHECK(all.written == all.read);
@@ -204,7 +207,7 @@ TEST_CASE("a step folds each byte once, wherever its inputs lie") {
   }
 }
 
-TEST_CASE("steps that accumulate locally add each gradient once, and travel once") {
+TEST_CASE("local steps add each gradient once, and the sum is communicated once") {
   const uint64_t bytes = gradient_bytes();
   const Touched copy = touched_by_step(2, {.local = 2});
   CHECK(copy.copied + copy.accumulated == 2 * bytes * (3 + 1));
@@ -225,13 +228,13 @@ TEST_CASE(
     const Steps steps{.weighted = true, .early = early, .later = model.size() - early};
     const Touched all = touched_by_step(2, steps, &results);
     CHECK((results == expected));
-    // In, and out; what was there before the weights were known once more.
+    // Copied in and out. Parameters that became ready before the weights were known are copied once more.
     CHECK(all.copied == 2 * (2 * bytes + early_bytes));
     if (early < model.size()) early_bytes += bytes_of(model.count(early), model[early].dtype);
   }
 }
 
-TEST_CASE("weighted gradients that a pass must visit anyway are multiplied by it alone") {
+TEST_CASE("weighted gradients that a pass must visit anyway are multiplied by that pass alone") {
   const uint64_t bytes = gradient_bytes(), all = plain_params().size();
   for (const Steps& steps :
        {Steps{.weighted = true, .reduce_dtype = WEFT_DTYPE_BF16}, Steps{.local = 1, .weighted = true}}) {
@@ -241,26 +244,26 @@ TEST_CASE("weighted gradients that a pass must visit anyway are multiplied by it
     const Touched late = touched_by_step(2, steps, &results);
     static_cast<void>(touched_by_step(2, before, &expected));
     CHECK((results == expected));
-    // In, by what the pass visits (16 bits, or once more what local steps have added up), and out.
+    // Copied in, then what the pass visits (16 bits, or once more the accumulated gradients), then out.
     const uint64_t in = steps.local > 0 ? 2 * bytes : bytes / 2, pass = steps.local > 0 ? bytes : bytes / 2;
     CHECK(late.copied + late.accumulated == 2 * (in + pass + bytes));
   }
 }
 
-TEST_CASE("copies round for a hook that only divides and rounds, and for f32 that waits for local steps") {
+TEST_CASE("fused casts round for a hook that only divides and rounds, and for f32 accumulation") {
   const uint64_t bytes = gradient_bytes();
   const Steps wide{.reduce_dtype = WEFT_DTYPE_BF16, .flags = WEFT_REDUCER_ACCUMULATE_F32};
   for (Steps way : {Steps{.hook = "bf16"}, Steps{.hook = "fp16"}, wide}) {
     INFO("hook " << way.hook);
-    // In, as it travels, and out.
+    // Copied in, in the communicated type, and out.
     CHECK(touched_by_step(2, way).copied == 2 * (bytes / 2 + bytes));
-    // What local steps have added up is rounded in its place.
+    // Accumulated gradients are rounded in place.
     way.local = 1;
     const Touched local = touched_by_step(2, way);
     CHECK(local.copied + local.accumulated == 2 * (2 * bytes + bytes / 2 + bytes));
   }
-  // The divisor is known when all ranks have begun, so a pass rounds; what came before the weights were known
-  // is multiplied by it, too.
+  // The divisor is known only when all ranks have begun, so a pass rounds. The pass also multiplies gradients
+  // that arrived before the weights were known.
   Steps steps{.weighted = true, .hook = "bf16"};
   std::vector<Bytes> late, early;
   CHECK(touched_by_step(2, steps, &late).copied == 2 * (bytes + bytes / 2 + bytes));

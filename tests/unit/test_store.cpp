@@ -1,4 +1,5 @@
-// lib/rendezvous/store_*: ranks meet, strangers and mistakes are told so, and never disturb the others.
+// lib/rendezvous/store_*: ranks bootstrap; unauthenticated clients and misconfigured ranks get an error, and
+// never disturb the others.
 #include <arpa/inet.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -39,7 +40,7 @@ Deadline in_ms(int64_t ms) {
 constexpr int64_t kPlenty = 30'000;
 const AuthKey kSecret = AuthKey::from_secret(view("a secret of the job"));
 
-// A store of its own on a free loopback port or a unix name, without a thread's worth of ceremony.
+// A store of the test's own, on a free loopback port or a unix name.
 struct Store {
   explicit Store(const AuthKey& key = kSecret, const std::string& where = "tcp://127.0.0.1:0",
                  Log& log = silent, bool one_meeting = false) {
@@ -79,7 +80,7 @@ Status join_error(const StoreOptions& options, int64_t ms = kPlenty) {
   return StoreExchange::make(options, system_clock, silent, in_ms(ms), &exchange);
 }
 
-// Runs body(rank) on a thread for each rank and collects what it returns.
+// Runs body(rank) on a thread for each rank and collects the results.
 std::vector<Status> as_ranks(int size, const std::function<Status(int)>& body) {
   std::vector<Status> results(static_cast<size_t>(size));
   std::vector<std::thread> threads;
@@ -90,7 +91,7 @@ std::vector<Status> as_ranks(int size, const std::function<Status(int)>& body) {
   return results;
 }
 
-// Three rounds, with what each rank must find; ok if it does.
+// Runs three rounds, and checks what each rank receives.
 Status three_rounds(Exchange& exchange, size_t bytes) {
   for (int round = 0; round < 3; round++) {
     const auto content = [&](int rank) {
@@ -122,7 +123,7 @@ void check_all_ok(const std::vector<Status>& results) {
   }
 }
 
-// A socket of somebody who is no Weft.
+// A socket of a client that is no Weft process.
 struct Stranger {
   explicit Stranger(const Address& address) {
     int error = 0;
@@ -164,7 +165,7 @@ TEST_CASE("a store that other hosts reach needs a secret") {
   CHECK(join_error(options).code() == Code::kArg);
 }
 
-TEST_CASE("2 to 8 ranks meet in a store of their own and gather small and large bytes") {
+TEST_CASE("2 to 8 ranks bootstrap in a store of their own and gather small and large bytes") {
   for (const int size : {1, 2, 3, 8}) {
     const std::string name = unique_name();
     for (const size_t bytes : {size_t{0}, StoreExchange::kMaxBytes}) {
@@ -173,7 +174,7 @@ TEST_CASE("2 to 8 ranks meet in a store of their own and gather small and large 
         StoreOptions options;
         options.rank = rank;
         options.size = size;
-        options.store = "unix:@" + name;  // the same again: stores follow each other at one address
+        options.store = "unix:@" + name;  // the same address again: stores follow each other there
         options.key = AuthKey::open();
         return meet(options, bytes);
       }));
@@ -181,7 +182,7 @@ TEST_CASE("2 to 8 ranks meet in a store of their own and gather small and large 
   }
 }
 
-TEST_CASE("a job forms several communicators one after the other without waiting for each other") {
+TEST_CASE("a job creates several communicators in sequence without waiting for each other") {
   const std::string name = unique_name();
   check_all_ok(as_ranks(3, [&](int rank) -> Status {
     for (uint64_t sequence = 0; sequence < 10; sequence++) {
@@ -241,7 +242,7 @@ TEST_CASE("an all-gather over the program's callback checks what it gets") {
   CHECK(exchange.all_gather(view("x"), &all, in_ms(kPlenty)).code() == Code::kPeerFailed);
 }
 
-TEST_CASE("a rank that never comes is named by all who waited for it") {
+TEST_CASE("a missing rank is named by all that waited for it") {
   const Store store;
   const auto results = as_ranks(3, [&](int rank) -> Status {
     Meeting exchange;
@@ -256,7 +257,7 @@ TEST_CASE("a rank that never comes is named by all who waited for it") {
   }
 }
 
-TEST_CASE("rank 0 that never comes is named") {
+TEST_CASE("a missing rank 0 is named") {
   StoreOptions options;
   options.rank = 1;
   options.size = 2;
@@ -288,7 +289,7 @@ TEST_CASE("wrong joiners are told their mistake, and the job forms without them"
   check_all_ok(as_ranks(2, [&](int rank) { return three_rounds(*members[static_cast<size_t>(rank)], 0); }));
 }
 
-TEST_CASE("what was refused is told to those who wait in vain") {
+TEST_CASE("ranks that wait in vain get the reason why another one was refused") {
   const Store store;
   const Meeting exchange = joined(store.member(0, 2));
   CHECK(join_error(store.member(0, 2)).code() == Code::kMismatch);
@@ -298,7 +299,7 @@ TEST_CASE("what was refused is told to those who wait in vain") {
   CHECK(contains(status.text(), "rank 0 has joined already"));
 }
 
-TEST_CASE("a rank of another size fails all ranks that are forming, at once, and none that have formed") {
+TEST_CASE("a rank with a different size fails the ranks in bootstrap at once, and no created communicator") {
   const Store store;
   std::vector<Meeting> members;
   members.push_back(joined(store.member(0, 3)));
@@ -322,7 +323,7 @@ TEST_CASE("a rank of another size fails all ranks that are forming, at once, and
   check_all_ok(as_ranks(2, [&](int rank) { return three_rounds(*members[static_cast<size_t>(rank)], 0); }));
 }
 
-TEST_CASE("members that speak nonsense or ranks out of range are refused by the store") {
+TEST_CASE("invalid messages of members and ranks out of range are refused by the store") {
   const Store store;
   const auto attempt = [&](const Bytes& frame) {
     int error = 0;
@@ -350,7 +351,7 @@ TEST_CASE("members that speak nonsense or ranks out of range are refused by the 
   CHECK(meet(store.member(0, 1)).ok());
 }
 
-TEST_CASE("HTTP clients, TLS hellos, port scanners and slow or silent strangers do not disturb the job") {
+TEST_CASE("HTTP clients, TLS hellos, port scanners and slow or silent clients do not disturb the job") {
   const Store store;
   const Address address = store.server->address();
   std::string heard;
@@ -374,7 +375,7 @@ TEST_CASE("HTTP clients, TLS hellos, port scanners and slow or silent strangers 
   CHECK(heard.empty());  // strangers learn nothing
 }
 
-TEST_CASE("another version of Weft is refused with both versions on its side") {
+TEST_CASE("a different version of Weft is refused with both versions in its error") {
   const Store store;
   Stranger other(store.server->address());
   Hello hello;
@@ -383,10 +384,11 @@ TEST_CASE("another version of Weft is refused with both versions on its side") {
   other.say(text_of(encode_hello(hello)));
   std::string heard;
   CHECK(other.ends(&heard));
-  CHECK(heard.size() == Hello::kBytes);  // the store's own hello: what the other side needs to say so
+  CHECK(heard.size() == Hello::kBytes);  // the store's own hello, from which the other side can report the
+                                         // same
 }
 
-TEST_CASE("what listens at the store's address and is no store is an error at once") {
+TEST_CASE("a listener at the store's address that is no store is an error at once") {
   Fd listener;
   Address address, actual;
   bool in_use = false;
@@ -413,7 +415,7 @@ TEST_CASE("what listens at the store's address and is no store is an error at on
   CHECK(contains(status.text(), actual.text()));
 }
 
-TEST_CASE("a member that goes while the job forms fails the others at once, by name") {
+TEST_CASE("a member that leaves during bootstrap fails the others at once, by name") {
   const Store store;
   Meeting waiting = joined(store.member(0, 3));
   Meeting dying = joined(store.member(2, 3));
@@ -430,8 +432,8 @@ TEST_CASE("a member that goes while the job forms fails the others at once, by n
   CHECK(contains(status.text(), "rank 2"));
 }
 
-TEST_CASE("a member that comes in the moment in which another one goes hears of it, too") {
-  // The store stands still in its log, so that the end of one and the coming of another wait for it together.
+TEST_CASE("a member that arrives just when another one leaves gets the error too") {
+  // The store blocks in its log, so that one member's end and another one's arrival wait for it together.
   std::promise<void> stands, goes_on;
   bool stood = false;
   Log log(
@@ -474,7 +476,8 @@ TEST_CASE("a member that comes in the moment in which another one goes hears of 
   CHECK(status.info().ranks == std::vector<int>{0});
 }
 
-TEST_CASE("who comes after the failure hears of it in its host's store, and begins anew in an external one") {
+TEST_CASE(
+    "after a failure a late rank gets the error from its host's store, and starts anew in an external one") {
   for (const bool one_meeting : {true, false}) {
     const Store store(kSecret, "unix:@" + unique_name(), silent, one_meeting);
     Meeting told = joined(store.member(0, 3));
@@ -492,7 +495,7 @@ TEST_CASE("who comes after the failure hears of it in its host's store, and begi
   }
 }
 
-TEST_CASE("a process killed while the job forms fails the others at once, by name") {
+TEST_CASE("a process killed during bootstrap fails the others at once, by name") {
   const std::string name = unique_name();
   const auto options = [&](int rank) {
     StoreOptions made;
@@ -528,7 +531,7 @@ TEST_CASE("a process killed while the job forms fails the others at once, by nam
   CHECK(status.info().ranks == std::vector<int>{1});
 }
 
-TEST_CASE("a rank that gives up tells the others why") {
+TEST_CASE("a rank that gives up sends the others the reason") {
   const Store store;
   Meeting waiting = joined(store.member(0, 2));
   Meeting failing = joined(store.member(1, 2));
@@ -553,7 +556,7 @@ TEST_CASE("a rank that leaves early fails those who still need it") {
   CHECK(status.info().ranks == std::vector<int>{1});
 }
 
-TEST_CASE("a waiting loop learns of a failure through watch_fd") {
+TEST_CASE("a waiting loop detects a failure through watch_fd") {
   const Store store;
   Meeting watching = joined(store.member(0, 2));
   CHECK(watching->check().ok());
@@ -565,7 +568,7 @@ TEST_CASE("a waiting loop learns of a failure through watch_fd") {
   CHECK(status.code() == Code::kPeerFailed);
 }
 
-TEST_CASE("processes of other users do not meet at a unix address") {
+TEST_CASE("processes of other users do not bootstrap at a unix address") {
   if (::geteuid() != 0) {
     WARN("only root can become another user");
     return;
@@ -580,7 +583,7 @@ TEST_CASE("processes of other users do not meet at a unix address") {
     Meeting exchange;
     const Status status = StoreExchange::make(options, system_clock, silent, in_ms(kPlenty), &exchange);
     const bool refuses = status.code() == Code::kAuth && contains(status.text(), "user 0");
-    // Nor does the store answer somebody who would not mind.
+    // The store does not answer a client that would accept that either.
     Stranger careless(store.server->address());
     const std::string hello = text_of(encode_hello(Hello()));
     (void)!::send(careless.fd.get(), hello.data(), hello.size(), MSG_NOSIGNAL);

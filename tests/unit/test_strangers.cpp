@@ -1,5 +1,5 @@
-// lib/rendezvous under attack: whoever reaches a port of the job may connect as often as it likes and say
-// what it likes; the job forms and runs on.
+// lib/rendezvous under attack: unauthenticated clients may connect to the job's ports as often as they like
+// and send anything; the job bootstraps and continues.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
@@ -29,7 +29,7 @@ namespace {
 
 SystemClock system_clock;
 Log silent;
-constexpr int64_t kHardBoundMs = 10'000;  // for a job to form, whatever strangers do
+constexpr int64_t kHardBoundMs = 10'000;  // for a job to bootstrap, whatever the attack
 constexpr uint64_t kConnections = 10'000;
 
 Deadline in_ms(int64_t ms) {
@@ -65,7 +65,7 @@ Status meet(const StoreOptions& options) {
   return {};
 }
 
-// body(rank) on a thread for each rank; the failures' texts.
+// Runs body(rank) on a thread for each rank; returns the failures' texts.
 std::vector<std::string> as_ranks(int size, const std::function<Status(int)>& body) {
   std::vector<Status> results(static_cast<size_t>(size));
   std::vector<std::thread> threads;
@@ -87,8 +87,7 @@ size_t open_descriptors() {
   return static_cast<size_t>(std::distance(begin(all), end(all)));
 }
 
-// A port that is free now, and that the kernel gives to nobody's connections: below where these begin by
-// default.
+// Returns a port that is free now, and below the default range of ports for outgoing connections.
 uint16_t free_port() {
   for (int i = 0; i < 1000; i++) {
     Fd listener;
@@ -103,7 +102,7 @@ uint16_t free_port() {
   return 0;
 }
 
-// Whether nobody listens at the port any more.
+// Returns true if no process listens at the port any more.
 bool closed(uint16_t port) {
   Address address;
   Fd fd;
@@ -126,7 +125,7 @@ struct Store {
 
 }  // namespace
 
-TEST_CASE("jobs form, one after the other, while 10,000 hostile connections reach their store") {
+TEST_CASE("jobs bootstrap in sequence while 10,000 hostile connections reach their store") {
   const Store store;
   const size_t before = open_descriptors();
   const Flood flood({store.server->address().port}, test::good_traffic(kSecret));
@@ -139,17 +138,17 @@ TEST_CASE("jobs form, one after the other, while 10,000 hostile connections reac
   }
 }
 
-TEST_CASE("a job whose rank 0 serves the store forms while its port is flooded, which then is closed") {
+TEST_CASE("a job whose rank 0 serves the store bootstraps while its port is flooded, and then closes it") {
   const uint16_t port = free_port();
   const Flood flood({port}, test::good_traffic(kSecret));
   for (int job = 0; job < 10 || flood.connections() < kConnections; job++) {
     const std::string store = cat("tcp://127.0.0.1:", port);
     REQUIRE(as_ranks(4, [&](int rank) { return meet(member(store, rank, 4, cat(job), false)); }) == kNone);
-    REQUIRE(closed(port));  // during a run there is nobody to attack
+    REQUIRE(closed(port));  // during a run there is no port to attack
   }
 }
 
-TEST_CASE("jobs form in time while strangers say a whole hello and then nothing, as fast as they can") {
+TEST_CASE("jobs bootstrap in time while clients send a whole hello and then nothing, as fast as they can") {
   const Store store;
   const Flood flood({store.server->address().port}, test::good_traffic(kSecret), true);
   for (int job = 0; job < 10 || flood.connections() < kConnections; job++) {
@@ -162,7 +161,7 @@ TEST_CASE("jobs form in time while strangers say a whole hello and then nothing,
 
 namespace {
 
-// A rank, or a stranger, that says what it is told to say, step by step.
+// A rank or an unauthenticated client that makes the handshake step by step, as the test says.
 struct Caller {
   explicit Caller(const Address& store) {
     int error = 0;
@@ -174,7 +173,7 @@ struct Caller {
             static_cast<ssize_t>(client.out().size()));
     client.out().clear();
   }
-  // False when the store ends the connection.
+  // Returns false when the store ends the connection.
   bool hear() {
     REQUIRE(wait_for(fd.get(), POLLIN, system_clock, in_ms(kHardBoundMs)));
     Bytes bytes(4096);
@@ -186,7 +185,7 @@ struct Caller {
   SecureStream client{Role::kClient, kSecret};
 };
 
-// Strangers that say a whole hello, hear the store's, and are silent from then on.
+// Connects clients that send a whole hello, receive the store's, and are silent from then on.
 void greet(const Address& store, int count, std::vector<std::unique_ptr<Caller>>* strangers) {
   for (int i = 0; i < count; i++) {
     strangers->push_back(std::make_unique<Caller>(store));
@@ -197,7 +196,7 @@ void greet(const Address& store, int count, std::vector<std::unique_ptr<Caller>>
 
 }  // namespace
 
-TEST_CASE("strangers that say nothing do not displace a rank in the middle of its handshake") {
+TEST_CASE("silent clients do not displace a rank in the middle of its handshake") {
   const Store store;
   Caller rank(store.server->address());
   rank.say();
@@ -211,7 +210,7 @@ TEST_CASE("strangers that say nothing do not displace a rank in the middle of it
   CHECK(rank.client.established());
 }
 
-TEST_CASE("strangers that say a whole hello do not displace a rank that has not said its own yet") {
+TEST_CASE("clients that send a whole hello do not displace a rank that has not sent its own yet") {
   const Store store;
   Caller rank(store.server->address());
   std::vector<std::unique_ptr<Caller>> strangers;
@@ -224,7 +223,7 @@ TEST_CASE("strangers that say a whole hello do not displace a rank that has not 
   CHECK(rank.client.established());
 }
 
-TEST_CASE("of those that have said a hello the one that did so first is displaced, whenever it came") {
+TEST_CASE("of clients that have sent a hello the first sender is displaced, whenever it connected") {
   const Store store;
   Caller rank(store.server->address());
   std::vector<std::unique_ptr<Caller>> strangers;
@@ -237,8 +236,8 @@ TEST_CASE("of those that have said a hello the one that did so first is displace
   CHECK(rank.client.established());
 }
 
-TEST_CASE("a rank that comes with strangers that have filled the store joins at once") {
-  // In a process of its own, which is stopped while they come: it finds them all waiting.
+TEST_CASE("a rank that arrives when clients have filled the store joins at once") {
+  // Runs in a process of its own, which is stopped while clients connect: it finds them all waiting.
   int ends[2];
   REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
   const Fd read_end(ends[0]), write_end(ends[1]);
@@ -274,8 +273,8 @@ TEST_CASE("a rank that comes with strangers that have filled the store joins at 
   CHECK(joined);
 }
 
-TEST_CASE("a store that runs out of descriptors makes room, and serves who belongs to it") {
-  // In a process of its own, because the limit is a process's.
+TEST_CASE("a store that runs out of descriptors makes room, and serves its members") {
+  // Runs in a process of its own, because the limit applies to the process.
   int ends[2];
   REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
   const Fd read_end(ends[0]), write_end(ends[1]);
@@ -301,7 +300,7 @@ TEST_CASE("a store that runs out of descriptors makes room, and serves who belon
       REQUIRE(parse_address(store, &address).ok());
       REQUIRE(connect_to(address, &each, &error).ok());
     }
-    // At once, not when the strangers' time is over.
+    // At once, not when the clients' time limit is over.
     std::unique_ptr<StoreExchange> exchange;
     CHECK(StoreExchange::make(member(store, 0, 2, "early", true), system_clock, silent,
                               in_ms(StoreServer::kStrangerMs / 2), &exchange)
@@ -322,8 +321,8 @@ TEST_CASE("a store that runs out of descriptors makes room, and serves who belon
 
 namespace {
 
-// As if every rank were on another host. Rank 2 is late: it goes on to connect when the others' ports, which
-// it has just been told, are well under attack.
+// As if every rank were on another host. Rank 2 is late: it connects to the others' ports, whose addresses it
+// has just received, when they are under heavy attack.
 class Elsewhere final : public Exchange {
  public:
   Elsewhere(Exchange& inner, std::unique_ptr<Flood>* flood, std::vector<uint16_t>* attacked)
@@ -332,7 +331,7 @@ class Elsewhere final : public Exchange {
   int size() const override { return inner_.size(); }
   Status all_gather(ByteView mine, std::vector<Bytes>* all, Deadline deadline) override {
     WEFT_TRY(inner_.all_gather(mine, all, deadline));
-    std::vector<uint16_t> ports;  // of those who wait for rank 2
+    std::vector<uint16_t> ports;  // of the ranks that wait for rank 2
     for (Bytes& each : *all) {
       mesh::Advertisement advertisement;
       if (!mesh::decode(each, &advertisement)) continue;

@@ -1,4 +1,4 @@
-// lib/trace: what is recorded, what is overwritten, and the file that Perfetto opens.
+// lib/trace: recorded events, overwritten ones, and the file that Perfetto opens.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -27,7 +27,7 @@ TraceEvent event(TraceKind kind, const char* name, uint64_t begin_ns, uint64_t e
   return e;
 }
 
-// A folder that goes away.
+// A folder that the destructor removes.
 class Folder {
  public:
   Folder() {
@@ -161,18 +161,19 @@ TEST_CASE("a timeline replaces the file before it, and an error names the path")
   recorder.record(event(TraceKind::kReady, "a", 1, 1));
   REQUIRE(recorder.write(path).ok());
   CHECK(of(read(path), "ready").size() == 1);
-  CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 1);  // nothing left beside it
+  // nothing else is left in the folder
+  CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 1);
 
   const Status nowhere = recorder.write(folder.path / "no" / "such" / "trace.json");
   CHECK(nowhere.code() == Code::kSystem);
   CHECK(has(nowhere.text(), "no/such/trace.json"));
-  // A folder cannot be replaced; the temporary file is gone all the same.
+  // A folder cannot be replaced; the temporary file is removed all the same.
   std::filesystem::create_directory(folder.path / "taken");
   CHECK(recorder.write(folder.path / "taken").code() == Code::kSystem);
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 2);
 }
 
-TEST_CASE("the trace of a step shows a bucket encoded while the one before it travels") {
+TEST_CASE("the trace of a step shows a bucket encoded while the previous one is communicated") {
   const Model model({{"first", {5000}}, {"second", {5000}}, {"last", {5000}}});
   std::atomic<bool> encoded{false};
   const auto failures = run_threads(2, [&](Rank& self) {
@@ -185,7 +186,7 @@ TEST_CASE("the trace of a step shows a bucket encoded while the one before it tr
     if (!reducer) return;
     self.expect(recorder.start(0), "start");
     context.set_trace(&recorder);
-    // The first event of a kind, of a bucket if one is named.
+    // Returns the first event of a kind; if a bucket is given, of that bucket.
     const auto first = [&](TraceKind kind, uint32_t bucket) {
       uint64_t lost = 0;
       for (const RecordedEvent& e : recorder.events(&lost)) {
@@ -195,7 +196,7 @@ TEST_CASE("the trace of a step shows a bucket encoded while the one before it tr
     };
     Gradients gradients(model);
     gradients.fill(0, self.rank);
-    // Rank 1 comes once rank 0 has encoded two buckets: until then the first one cannot have arrived.
+    // Rank 1 starts once rank 0 has encoded two buckets: until then the first one cannot have arrived.
     const auto may_come = [&] { return self.rank == 0 || encoded; };
     self.expect(context.engine().wait(may_come, Deadline::after(context.clock(), 60'000, 0)), "encoded");
     self.expect(reducer->begin(nullptr), "begin");
@@ -248,7 +249,7 @@ TEST_CASE("the trace of a step shows a launch before the last ready") {
     self.expect(context.engine().wait(launched, Deadline::after(context.clock(), 60'000, 0)), "launched");
     self.expect(reducer->ready(0, gradients[0], nullptr), "ready");
     self.expect(reducer->finish({}), "finish");
-    reducer.reset();  // its names go with it
+    reducer.reset();  // the names end with it
     context.engine().locked([&] { context.set_trace(nullptr); });
     self.expect(recorder.stop(), "stop");
     self.expect(recorder.write(folder.path / (std::to_string(self.rank) + ".json")), "write");
@@ -272,7 +273,7 @@ TEST_CASE("the trace of a step shows a launch before the last ready") {
   }
 }
 
-TEST_CASE("the trace of a step shows the small collective of absences beside the buckets, not behind them") {
+TEST_CASE("the trace of a step shows the collective of absences concurrent with the buckets") {
   const Model model({{"first", {500}}, {"second", {500}}, {"last", {500}}});
   const auto failures = run_threads(2, [&](Rank& self) {
     Context& context = self.comm->context();
@@ -300,7 +301,7 @@ TEST_CASE("the trace of a step shows the small collective of absences beside the
     gradients.fill(0, self.rank);
     self.expect(reducer->begin(nullptr), "begin");
     self.expect(reducer->ready(2, gradients[2], nullptr), "ready");
-    wait_for(TraceKind::kDone, 1);  // of a bucket that does not wait to learn what is absent from others
+    wait_for(TraceKind::kDone, 1);  // the bucket that does not wait for the others' absent parameters
     const uint64_t absent = 0;
     if (self.rank == 1) {
       self.expect(reducer->absent(&absent, 1), "absent");
@@ -313,7 +314,8 @@ TEST_CASE("the trace of a step shows the small collective of absences beside the
     const std::vector<TraceEvent> travels = all_of(TraceKind::kCollective), done = all_of(TraceKind::kDone);
     self.expect(travels.size() == 4 && done.size() == 3, "three buckets, and what is absent");
     if (travels.size() != 4 || done.size() != 3) return;
-    // It is submitted behind the second bucket and before the last one, which it holds up alone.
+    // The map of absences is submitted after the second bucket and before the last one, which alone waits for
+    // it.
     const TraceEvent& map = travels[2];
     self.expect(map.bytes == sizeof(uint64_t), "a bit a parameter");
     self.expect(travels[1].bytes == 2000 && travels[3].bytes == 2000, "buckets");

@@ -28,10 +28,10 @@ namespace {
 
 constexpr std::byte kUntouched{0xA5};
 
-// Ranks that are connected, without rendezvous: token of a message from a to b is 1000 a + b + 1.
+// Connected ranks without rendezvous. The token of a message from a to b is 1000 a + b + 1.
 class Ranks {
  public:
-  // kCalled: the lower ones have called the higher ones, no more.
+  // kCalled: the lower ranks have called the higher ones, and no more.
   enum Stage { kCalled, kMet };
   explicit Ranks(int size, Stage stage = kMet) {
     std::vector<Bytes> addresses(static_cast<size_t>(size));
@@ -56,7 +56,7 @@ class Ranks {
     if (stage == kMet) meet();
   }
 
-  // As meet.cpp does it: of two ranks the lower one calls, and the other one answers.
+  // Connects as meet.cpp does: of two ranks the lower one calls, and the other one answers.
   void call(int from, int to) {
     REQUIRE(at(from).connect(to, address(to)).ok());
     at(from).tell(at(from).peer(to), NoteKind::kHello);
@@ -101,7 +101,7 @@ class Ranks {
       if (deadline.expired(clock_)) FAIL("not in time");
     }
   }
-  // For things that must not happen: nothing says when they would have.
+  // Progresses for a while, to show that something does not happen.
   void idle() {
     for (int i = 0; i < 2000; i++) progress();
   }
@@ -130,7 +130,7 @@ Bytes pattern(size_t size, uint64_t seed) {
   return bytes;
 }
 
-// A raw endpoint to a rank: sends whatever frame it is given.
+// A raw endpoint to a rank, which sends any frame.
 class Stranger {
  public:
   Stranger(Ranks& ranks, int victim) : ranks_(ranks), speaking_(ranks.log()) {
@@ -164,7 +164,7 @@ class Stranger {
   ucp_ep_h endpoint_ = nullptr;
 };
 
-// While one exists, UCX's workers are given TCP on 127.0.0.1 and nothing else.
+// While one exists, UCX's workers use only TCP on 127.0.0.1.
 struct OnlyTcp {
   OnlyTcp() {
     setenv("WEFT_UCX_TLS", "tcp", 1);
@@ -176,7 +176,7 @@ struct OnlyTcp {
   }
 };
 
-// On which this process listens: UCX's, in this test.
+// Returns the ports on which this process listens: in this test, UCX's.
 std::vector<uint16_t> listening_ports() {
   std::vector<uint16_t> ports;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -192,7 +192,7 @@ std::vector<uint16_t> listening_ports() {
   return ports;
 }
 
-// While one exists, what the process prints goes to a file instead.
+// While one exists, the process's output goes to a file.
 class Printed {
  public:
   Printed() : file_(std::tmpfile()), output_(::dup(1)), errors_(::dup(2)) {
@@ -227,9 +227,9 @@ size_t open_files() {
 
 }  // namespace
 
-// UCX 1.13 ended the process where both ranks of a pair called, and one closed its endpoint before it had
-// read the other's call.
-TEST_CASE("ranks that take back what they send and end while they meet are no harm to the others") {
+// UCX 1.13 aborted the process if both ranks of a pair called, and one closed its endpoint before it had read
+// the other's call.
+TEST_CASE("ranks that cancel sends and end during connection setup do no harm to the others") {
   const Bytes data(100'000);
   for (int rounds = 0; rounds < 8; rounds++) {
     for (int first = 0; first < 3; first++) {
@@ -253,7 +253,7 @@ TEST_CASE("ranks that take back what they send and end while they meet are no ha
   }
 }
 
-TEST_CASE("messages of all sizes arrive whole, whoever comes first") {
+TEST_CASE("messages of all sizes arrive complete, whichever side comes first") {
   Ranks ranks(2);
   uint64_t slot = 0;
   for (const size_t size : {0u, 1u, 100u, 7935u, 7936u, 7937u, 20'000u, 64'511u, 64'512u, 64'513u, 200'000u,
@@ -301,7 +301,7 @@ TEST_CASE("a message that is too long is a mismatch and writes nothing") {
   }
 }
 
-TEST_CASE("what nobody receives is held back by its sender, beyond a bound") {
+TEST_CASE("unreceived messages are held back by the sender beyond a bound") {
   Ranks ranks(2);
   constexpr size_t kMessages = 4000;
   constexpr size_t kSize = 1000;
@@ -328,7 +328,7 @@ TEST_CASE("what nobody receives is held back by its sender, beyond a bound") {
   CHECK(ranks.at(0).peer(1).may_send > kWindowBytes / 4);
 }
 
-TEST_CASE("a receive that is taken back in the middle is not written to any more") {
+TEST_CASE("a receive that is cancelled in the middle is not written to any more") {
   Ranks ranks(2);
   constexpr size_t kSize = 16u << 20;
   const Bytes sent = pattern(kSize, 4);
@@ -345,7 +345,7 @@ TEST_CASE("a receive that is taken back in the middle is not written to any more
   CHECK(got == Bytes(kSize, kUntouched));
 }
 
-TEST_CASE("a send that is taken back in the middle lets go of its buffer") {
+TEST_CASE("a send that is cancelled in the middle releases its buffer") {
   Ranks ranks(2);
   constexpr size_t kSize = 16u << 20;
   Bytes sent = pattern(kSize, 4);
@@ -366,8 +366,8 @@ TEST_CASE("a send that is taken back in the middle lets go of its buffer") {
   }
 }
 
-TEST_CASE("a rank that goes is named by what waits for it, after a while") {
-  // Over shared memory UCX does not notice; the control channel does.
+TEST_CASE("a rank that leaves is named by operations that wait for it, after a while") {
+  // Over shared memory UCX does not detect this; the control channel does.
   auto only_tcp = std::make_unique<OnlyTcp>();
   Ranks ranks(3);
   only_tcp.reset();
@@ -389,7 +389,7 @@ TEST_CASE("a rank that goes is named by what waits for it, after a while") {
   ranks.at(0).cancel(&other);
 }
 
-TEST_CASE("who does not know the token is not heard") {
+TEST_CASE("messages of a client without the token are ignored") {
   Ranks ranks(2);
   Stranger stranger(ranks, 1);
   Bytes room(100, kUntouched);
@@ -457,7 +457,7 @@ TEST_CASE("messages arrive while 10,000 hostile connections reach UCX's own port
   ranks.until([&] { return open_files() <= files; });  // UCX keeps nothing of theirs
 }
 
-TEST_CASE("a member that breaks the rules is lost, and writes nowhere but into its receives") {
+TEST_CASE("a member that violates the protocol counts as lost, and writes only into its receives") {
   test::Random random(test::base_seed());
   for (int round = 0; round < 20; round++) {
     Ranks ranks(2);
@@ -466,7 +466,7 @@ TEST_CASE("a member that breaks the rules is lost, and writes nowhere but into i
     Bytes room(3 * kSize, kUntouched);
     Message in;
     ranks.at(1).receive(0, tag(0), room.data() + kSize, kSize, &in);
-    // Make it go, so that fragments have something to hit.
+    // An accepted offer, so that fragments have a target.
     Header offer{
         .token = Ranks::token(0, 1), .size = kSize, .name = 1, .offered = 1, .descriptor = descriptor(0)};
     rank0.send(&offer, sizeof offer, {});

@@ -14,7 +14,7 @@ using namespace weft::test;
 
 namespace {
 
-// Values of every kind: parameters with gradients, state alone of integers, buffers, and something ignored.
+// Values of every kind: parameters with gradients, integer state, buffers, and an ignored parameter.
 struct Kinds {
   std::vector<TestParam> params = {{"conv.weight", {8, 3, 3, 3}},
                                    {"table", {6}, Dtype::kI32},
@@ -32,7 +32,7 @@ struct Kinds {
   }
 };
 
-// One rank's values: bytes that tell where they are from.
+// One rank's values: bytes that identify the rank.
 class Values {
  public:
   Values(const Model& model, int rank) : model_(model), memory_(model) { fill(rank); }
@@ -48,7 +48,7 @@ class Values {
   }
   std::byte* operator[](size_t i) { return memory_[i]; }
   const std::vector<Bytes>& memory() const { return memory_.memory(); }
-  // The list with this rank's places.
+  // Returns the list with this rank's addresses.
   std::vector<weft_param> c() {
     std::vector<weft_param> out = model_.c();
     for (size_t i = 0; i < out.size(); i++) {
@@ -71,7 +71,7 @@ Status make(const std::shared_ptr<Comm>& comm, const std::vector<weft_param>& pa
   options.param_count = params.size();
   options.bucket_limits = &limit;
   options.bucket_limit_count = 1;
-  options.flags = flags | WEFT_REDUCER_KEEP_VALUES;  // the ranks' values are to differ at first
+  options.flags = flags | WEFT_REDUCER_KEEP_VALUES;  // the ranks' values must differ at first
   return Reducer::create(comm, Status(), options, allreduce_hook(), reducer);
 }
 
@@ -85,7 +85,8 @@ weft_broadcast_options how(int32_t root, uint64_t chunk_bytes = 0, uint32_t in_f
   return options;
 }
 
-// What a rank has after a broadcast: the root's values of those parameters that flags say, its own otherwise.
+// Returns a rank's expected values after a broadcast: the root's for parameters that the flags select,
+// otherwise its own.
 std::vector<Bytes> after(const Model& model, int rank, int root, uint64_t flags) {
   const Values mine(model, rank), theirs(model, root);
   std::vector<Bytes> out = mine.memory();
@@ -160,7 +161,7 @@ TEST_CASE("values reach every rank from any root, in chunks of any size, any num
   }
 }
 
-TEST_CASE("state without gradients is in no bucket, and nothing can become ready or absent of it") {
+TEST_CASE("state without gradients is in no bucket, and cannot become ready or absent") {
   const Model model(Kinds().params);
   check(run_threads(2, [&](Rank& self) {
     Values values(model, self.rank);
@@ -190,12 +191,12 @@ TEST_CASE("state without gradients is in no bucket, and nothing can become ready
         self.expect(info.bucket == UINT32_MAX, "no bucket");
       }
       self.expect(reducer->finish({}), "finish");
-      if (step == 1) self.expect(reducer->replan({}, {}), "re-plan");  // the first one learns the pattern
+      if (step == 1) self.expect(reducer->replan({}, {}), "re-plan");  // the first step learns the pattern
     }
   }));
 }
 
-TEST_CASE("what is ignored may differ between ranks in everything, what is not may not") {
+TEST_CASE("ignored parameters may differ between ranks in everything, others may not") {
   check(run_threads(2, [&](Rank& self) {
     std::vector<TestParam> list = {{"w", {3}}, {self.rank == 0 ? "x" : "y", {self.rank + 1}}};
     const Model model(list);
@@ -227,7 +228,7 @@ TEST_CASE("gradients that overlap are refused by name, those between each other'
   CHECK(has(status(3, 29).text(), "parameter 2 ('c'): its gradient overlaps that of parameter 1 ('b')"));
 }
 
-TEST_CASE("a broadcast that cannot be is an error on all ranks before anything moves, and says why") {
+TEST_CASE("an invalid broadcast is an error with the reason on all ranks before anything moves") {
   const Model model(Kinds().params);
   check(run_threads(3, [&](Rank& self) {
     Values values(model, self.rank);
@@ -271,7 +272,7 @@ TEST_CASE("a broadcast that cannot be is an error on all ranks before anything m
   }));
 }
 
-TEST_CASE("a broadcast that a rank does not come to ends by its deadline") {
+TEST_CASE("a broadcast that a rank does not join ends by its deadline") {
   const Model model(Kinds().params);
   check(run_threads(2, [&](Rank& self) {
     Values values(model, self.rank);
@@ -333,7 +334,7 @@ TEST_CASE(
       self.expect(reducer->broadcast(how(0, 100), {}), "repair");
       self.expect(reducer->check(), "repaired");
     }
-    // What stands in gaps is nobody's, and buffers are each rank's own.
+    // Gaps do not count, and each rank has its own buffers.
     *values[3] = static_cast<std::byte>(self.rank);
     *values[2] = static_cast<std::byte>(self.rank);
     *(values[4] + 5 * 4) = static_cast<std::byte>(self.rank);

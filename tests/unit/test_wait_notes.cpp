@@ -1,4 +1,4 @@
-// What ranks tell each other of how long they waited, and whom they name for it: late ranks, slow cables.
+// Exchange of waiting times between ranks, and which rank they name as the straggler: late ranks, slow links.
 #include "core/wait_notes.h"
 
 #include <vector>
@@ -12,7 +12,8 @@ namespace {
 constexpr uint64_t kMs = 1'000'000;
 using Matrix = std::vector<std::vector<uint64_t>>;  // [r][s]: ms that r waited for s
 
-// The ranks after a step in which they waited so; each has heard of that the part that it is given.
+// Returns the ranks' notes after a step with these waiting times. Each rank has received the given part of
+// the others' notes.
 std::vector<WaitNotes> told(const Matrix& waited, const std::vector<double>& heard) {
   const size_t ranks = waited.size();
   const auto after = [&](size_t r, double part) {
@@ -59,7 +60,7 @@ TEST_CASE("a note of waiting is at most a thousandth short, and no time is too l
   CHECK(most.rank == 0);
   CHECK(most.ns > 14 * 86'400'000 * kMs);
   CHECK(WaitNote::unpack(WaitNote{0, uint64_t{1} << 60}.pack()).ns == most.ns);
-  CHECK(WaitNote::unpack(UINT32_MAX).ns == most.ns);  // so sums of some thousand ranks' fit
+  CHECK(WaitNote::unpack(UINT32_MAX).ns == most.ns);  // so sums over some thousand ranks fit
   for (const WaitNote nobody :
        {WaitNote{-1, 60 * kMs}, WaitNote{65'535, 60 * kMs}, WaitNote{3, 1023}, WaitNote{}}) {
     CHECK(nobody.pack() == 0);
@@ -67,7 +68,7 @@ TEST_CASE("a note of waiting is at most a thousandth short, and no time is too l
   CHECK(WaitNote::unpack(0).rank == -1);
 }
 
-TEST_CASE("all ranks name the late one, and it names itself as soon as it has heard of it") {
+TEST_CASE("all ranks name the late one, and it names itself as soon as it has received the notes") {
   const Matrix late = {{0, 300, 8}, {0, 0, 0}, {8, 305, 0}};
   CHECK(named(late, {1, 1, 1}) == std::vector<int>{1, 1, 1});
   CHECK(named(late, {0.1, 0.1, 0.1}) == std::vector<int>{1, 1, 1});
@@ -81,18 +82,18 @@ TEST_CASE("all ranks name the late one, and it names itself as soon as it has he
   CHECK(named({{0, 200}, {0, 0}}, {1, 1}) == std::vector<int>{1, 1});
 }
 
-TEST_CASE("two ranks with a slow cable between them name each other until they have heard all") {
+TEST_CASE("two ranks with a slow link between them name each other until they have received all notes") {
   CHECK(named({{0, 200}, {190, 0}}, {0.9, 0.9}) == std::vector<int>{1, 0});
   CHECK(named({{0, 200}, {190, 0}}, {1, 1}) == std::vector<int>{1, 1});
 }
 
 // As measured between hosts of one rank each.
-TEST_CASE("all ranks name the one behind the slow cable, which waits for the others as well") {
+TEST_CASE("all ranks name the one behind the slow link, which waits for the others as well") {
   const std::vector<double> three = {0.7, 0.9, 0.8};
   CHECK(named({{0, 71, 619}, {19, 0, 606}, {683, 232, 0}}, three) == std::vector<int>{2, 2, 2});
   CHECK(named({{0, 413, 575}, {15, 0, 642}, {337, 394, 0}}, three) == std::vector<int>{2, 2, 2});
   CHECK(named({{0, 0, 686}, {268, 0, 695}, {610, 60, 0}}, three) == std::vector<int>{2, 2, 2});
-  // Rank 0 waits for rank 2 alone, and rank 1 for rank 0 meanwhile, longer than for rank 2.
+  // Rank 0 only waits for rank 2. Rank 1 meanwhile waits for rank 0, longer than for rank 2.
   CHECK(named({{0, 0, 600}, {611, 0, 360}, {610, 132, 0}}, {1, 1, 1}) == std::vector<int>{2, 2, 2});
   CHECK(named({{0, 0, 558}, {616, 0, 423}, {568, 352, 0}}, three) == std::vector<int>{2, 2, 2});
   CHECK(named({{0, 0, 551}, {569, 0, 362}, {560, 428, 0}}, three) == std::vector<int>{2, 2, 2});
@@ -101,12 +102,12 @@ TEST_CASE("all ranks name the one behind the slow cable, which waits for the oth
   CHECK(named(served_last, four) == std::vector<int>{0, 0, 0, 0});
   const Matrix first = {{0, 171, 215, 718}, {689, 0, 71, 235}, {682, 68, 0, 192}, {716, 49, 0, 0}};
   CHECK(named(first, four) == std::vector<int>{0, 0, 0, 0});
-  // The cable serves rank 3 last, so that the others wait for rank 3 nearly as long.
+  // The link serves rank 3 last, so that the others wait for rank 3 nearly as long.
   const Matrix behind = {{0, 510, 453, 530}, {593, 0, 62, 516}, {591, 27, 0, 455}, {534, 8, 8, 0}};
   CHECK(named(behind, four) == std::vector<int>{0, 0, 0, 0});
 }
 
-TEST_CASE("nobody is named where nobody waited, and what was noted is forgotten with the step") {
+TEST_CASE("no rank is named if none waited, and notes are cleared with the step") {
   CHECK(named({{0, 0}, {0, 0}}, {1, 1}) == std::vector<int>{-1, -1});
   CHECK(WaitNotes(0, 1).straggler().rank == -1);
   for (WaitNotes& one : told({{0, 200}, {0, 0}}, {1, 1})) {
@@ -117,7 +118,7 @@ TEST_CASE("nobody is named where nobody waited, and what was noted is forgotten 
   }
 }
 
-TEST_CASE("what another process says of ranks that are not there is not believed") {
+TEST_CASE("another process's notes about ranks that do not exist are ignored") {
   WaitNotes notes(0, 3);
   notes.heard(1, UINT64_MAX);
   notes.heard(2, WaitNote{3, 60 * kMs}.pack());
