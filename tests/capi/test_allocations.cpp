@@ -34,7 +34,7 @@ enum class Armed { kForming, kBody };
 struct Outcome {
   weft_status worst = WEFT_OK;
   int posted = 0;     // callbacks that must run
-  int called = 0;     // that have run
+  int called = 0;     // callbacks that have run
   bool late = false;  // a call returned because of its deadline
   void take(weft_status status) {
     if (worst == WEFT_OK) worst = status;
@@ -361,7 +361,7 @@ TEST_CASE("a gradient whose copy throws once it is claimed fails the step at onc
   ::alarm(0);
 }
 
-TEST_CASE("an allocation that fails while a communicator is formed fails that alone") {
+TEST_CASE("an allocation that fails during a communicator's creation fails only the creation") {
   for (const Case& c : {Case{"loopback", WEFT_PROGRESS_THREAD}, Case{"shm", WEFT_PROGRESS_THREAD}}) {
     fail_each(c, Armed::kForming, 25, [](weft_context*, weft_comm* comm, int, Outcome& out) {
       out.take(weft_barrier(comm, nullptr, nullptr));
@@ -376,7 +376,8 @@ TEST_CASE("an allocation that fails in a collective fails the communicator, and 
   }
 }
 
-TEST_CASE("an allocation that fails in a reducer's life fails the step, and every bucket is reported once") {
+TEST_CASE(
+    "an allocation that fails while a reducer exists fails the step, and every bucket is reported once") {
   for (const Case& c : {Case{"loopback", WEFT_PROGRESS_THREAD}, Case{"shm", WEFT_PROGRESS_THREAD},
                         Case{"shm", WEFT_PROGRESS_CALLER}}) {
     for (const char* hook : {"allreduce", "powersgd"}) {

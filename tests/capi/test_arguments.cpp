@@ -129,7 +129,7 @@ TEST_CASE("a hook's table is read by its size") {
   CHECK(weft_hook_create_custom(solo.context, &newer.known, &freed, &hook) == WEFT_ERR_ARG);
   newer.known.struct_size = SIZE_MAX;
   CHECK(weft_hook_create_custom(solo.context, &newer.known, &freed, &hook) == WEFT_ERR_ARG);
-  newer.known.struct_size = offsetof(weft_hook_table, plan);  // reaches no plan
+  newer.known.struct_size = offsetof(weft_hook_table, plan);  // does not include plan
   CHECK(weft_hook_create_custom(solo.context, &newer.known, &freed, &hook) == WEFT_ERR_ARG);
   CHECK(freed == 1);
 }
@@ -419,8 +419,7 @@ TEST_CASE("inside a callback only calls that read, test, release and abort are a
   CHECK(seen.reads);
 }
 
-TEST_CASE(
-    "norms, owned slices and gathers check their arguments, and say what a reducer must be created with") {
+TEST_CASE("norms, owned slices and gathers check their arguments, and errors name the required option") {
   Solo solo;
   const int64_t shape = 4;
   float value[4] = {}, gradient[4] = {3, 0, 4, 0};

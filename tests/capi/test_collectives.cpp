@@ -136,7 +136,7 @@ TEST_CASE("abort reaches every rank with its reason") {
   }
 }
 
-TEST_CASE("a rank that leaves is named to those who still need it") {
+TEST_CASE("a rank that leaves is named to the ranks that still need it") {
   for (const char* backend : kBackends) {
     Findings findings;
     const std::string error = weft_test::run(backend, 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {

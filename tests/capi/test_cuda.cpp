@@ -40,8 +40,7 @@ TEST_CASE("a blocking all_reduce of CUDA buffers comes after the stream's work")
 }
 
 TEST_CASE(
-    "an operation waits for its stream, what is put there afterwards waits for it, and the host for "
-    "nothing") {
+    "an operation waits for its stream, later work on the stream waits for it, and the host never waits") {
   for (const std::string backend : kBackends) {
     INFO(backend);
     const FakeCuda fake(1, 7);
@@ -269,7 +268,7 @@ TEST_CASE("a context that has used no device detects device memory passed withou
 }
 
 #ifndef WEFT_TEST_REAL_CUDA  // needs two devices
-TEST_CASE("buffers that are not where the stream says are refused") {
+TEST_CASE("buffers that are not on the stream's device are refused") {
   const FakeCuda fake(2);
   Notes notes;
   const std::string error = run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {

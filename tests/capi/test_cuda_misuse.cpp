@@ -38,7 +38,7 @@ bool contains(const std::string& text, const std::string& part) {
 
 }  // namespace
 
-TEST_CASE("every kind of collective refuses buffers that are not where the stream says") {
+TEST_CASE("every kind of collective refuses buffers that are not on the stream's device") {
   const FakeCuda fake(2);
   Findings f;
   const std::string error = run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
@@ -220,7 +220,7 @@ TEST_CASE("streams that are captured, or of a device that is not theirs, are ref
   CHECK(f.wrong == 0);
 }
 
-TEST_CASE("a device without room for what an operation needs refuses it, keeps nothing, and goes on") {
+TEST_CASE("an operation on a device without enough memory is refused, leaks nothing, and later ones work") {
   const char* const calls[] = {"cudaHostAlloc", "cudaHostRegister", "cudaStreamCreate",
                                "cudaEventCreateWithFlags", "cudaEventRecord"};
   for (const char* call : calls) {

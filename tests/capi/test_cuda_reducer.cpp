@@ -61,7 +61,7 @@ TEST_CASE("gradients on two devices and on the host are averaged as those of the
   }
 }
 
-TEST_CASE("finish with streams does not wait, and what is put on them comes after the results") {
+TEST_CASE("finish with streams does not wait, and later work on the streams follows the results") {
   const FakeCuda fake(2, 3, 100);
   Notes notes;
   std::atomic<int> called{0};
@@ -122,7 +122,7 @@ TEST_CASE("a failed step lets the streams continue, and the next call returns th
       return;
     }
     const weft_begin_options begin = begins();
-    if (weft_reducer_begin(twins.device(), &begin) != WEFT_OK) return;  // it was quick
+    if (weft_reducer_begin(twins.device(), &begin) != WEFT_OK) return;  // the failure came before the step
     bool ready = true;
     for (size_t i = 0; i < twins.tensors().size(); i++) {
       const Tensor& tensor = twins.tensors()[i];
@@ -328,7 +328,7 @@ TEST_CASE("options that device reducers do not support are refused at creation")
   notes.check();
 }
 
-TEST_CASE("ranks number their devices as they like, and agree on who shares one") {
+TEST_CASE("ranks may number their devices differently, and agree on which ranks share one") {
   const FakeCuda fake(2, 8, 30);
   Notes notes;
   notes.expect(run("shm", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {

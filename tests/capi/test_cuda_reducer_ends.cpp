@@ -86,8 +86,7 @@ constexpr weft_stream kLegacy = {sizeof(weft_stream), WEFT_DEVICE_CUDA, 0, nullp
 
 }  // namespace
 
-TEST_CASE(
-    "finish does not say that gradients are the program's again while a device writes results into them") {
+TEST_CASE("finish does not return gradients to the program while a device writes results into them") {
   const FakeCuda fake;
   Notes notes;
   notes.expect(run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {

@@ -205,7 +205,8 @@ TEST_CASE(
       weft_comm_abort(r.comm, "enough");
       return;
     }
-    if (!pair.begin() || !pair.ready(kLate) || !pair.ready(kEarly)) return;  // it was quick
+    // the failure came before the step
+    if (!pair.begin() || !pair.ready(kLate) || !pair.ready(kEarly)) return;
     const weft_status status = pair.wait_on(stream, kEarly);
     notes.expect(status == WEFT_OK || has(pair.error(), "enough"), pair.error());
     notes.expect(goes_on(stream), "the stream hangs");
@@ -300,7 +301,7 @@ TEST_CASE(
 }
 
 #ifndef WEFT_TEST_REAL_CUDA  // needs a driver that is slow on demand
-TEST_CASE("a stream does not wait for a gradient whose call of ready comes after it there") {
+TEST_CASE("a stream does not wait for a gradient whose call of ready follows it on that stream") {
   for (const bool param : {false, true}) {
     INFO("a parameter's: " << param);
     const FakeCuda fake;

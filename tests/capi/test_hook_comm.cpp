@@ -229,8 +229,7 @@ TEST_CASE("an invalid blob is refused with the reason, and a given name must be 
   });
 }
 
-TEST_CASE(
-    "with a hook's own communicator a reducer is neither uneven nor bound again, and the hook goes on") {
+TEST_CASE("with a hook's own communicator uneven inputs and a rebind are refused, and the hook continues") {
   Report report;
   std::atomic<int> arrived{0};
   run(4, &report, [&](Rank& r) {

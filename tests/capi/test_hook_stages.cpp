@@ -212,7 +212,7 @@ TEST_CASE("while a stage does not return, other hooks of the context work") {
   CHECK(findings.wrong == 0);
 }
 
-TEST_CASE("a stage that does not return holds up no other reducer, though nobody waits for its own") {
+TEST_CASE("a stage that does not return blocks no other reducer, even if no thread waits for its own") {
   Findings findings;
   Meeting begun(2);
   const std::string error = weft_test::run("loopback", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {

@@ -364,7 +364,7 @@ TEST_CASE("an interrupt ends comm_create, whichever process serves the store") {
   }
 }
 
-TEST_CASE("ranks that wait in comm_create learn which rank was interrupted there") {
+TEST_CASE("ranks that wait in comm_create get an error that names the interrupted rank") {
   Asked asked(true);
   const std::string store = "unix:@weft-interrupt-" + std::to_string(::getpid());
   weft_status statuses[2] = {};

@@ -109,7 +109,7 @@ TEST_CASE("the deadline of an operation holds also while it waits behind another
     std::atomic<bool> over{false};
     const std::string error = weft_test::run(backend, 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
       if (r.rank == 1) {
-        while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // joins nothing
+        while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // does not join the barrier
         return;
       }
       weft_coll_options options = WEFT_COLL_OPTIONS_INIT;
@@ -134,7 +134,7 @@ TEST_CASE("the deadline of an operation holds also while it waits behind another
   }
 }
 
-TEST_CASE("a communicator counts its operations, also those of a reducer that is gone") {
+TEST_CASE("a communicator counts its operations, also those of a destroyed reducer") {
   Findings findings;
   const std::string error = weft_test::run("shm", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
     const auto operations = [&] {

@@ -282,7 +282,7 @@ TEST_CASE("a captured step averages new gradients with every launch, between ord
 }
 
 TEST_CASE(
-    "captured gradients travel in a narrower type, divided by micro-batches, in graphs of several kinds") {
+    "captured gradients are communicated in a narrower type, divided by micro-batches, in several graphs") {
   for (const int32_t travels : {WEFT_DTYPE_BF16, WEFT_DTYPE_F16}) {
     INFO("type " << travels);
     const NcclRun nccl(7, 60);

@@ -9,7 +9,7 @@ using namespace weft_test;
 
 namespace {
 
-constexpr double kRounded = 1.0 / 4096;  // a fraction that f16 and bf16 round off beside whole numbers
+constexpr double kRounded = 1.0 / 4096;  // a fraction that f16 and bf16 lose next to whole numbers
 
 // A rank's gradients of several types, all on its device, and a reducer of them.
 class Trained {

@@ -329,7 +329,7 @@ TEST_CASE("a hook of the program's own decides how a bucket is communicated") {
 }
 
 TEST_CASE(
-    "what is committed and kept is told; a step that is not kept is not retried, an open one not bound") {
+    "committed and retained steps are reported; only a retained step is retried, an open one not bound") {
   for (const char* const backend : kBackends) {
     INFO(backend);
     Findings findings;

@@ -63,7 +63,7 @@ const std::vector<Way>& ways() {
   return all;
 }
 
-// What the ranks do in one step. All ranks draw the same.
+// The ranks' actions in one step. All ranks draw the same.
 struct Draw {
   std::vector<int> fails;       // ranks, ascending
   std::vector<size_t> readied;  // by rank: the number of gradients that become ready before it fails

@@ -109,7 +109,7 @@ class Twins {
   Twins(const Twins&) = delete;
   Twins& operator=(const Twins&) = delete;
 
-  const std::string& created() const { return created_; }  // what went wrong
+  const std::string& created() const { return created_; }  // the error of the creation
   weft_reducer* device() { return on_device_; }
   weft_reducer* host() { return on_host_; }
   Stream& stream(int device, uint64_t i = 0) { return *streams_[static_cast<size_t>(device) * 2 + i % 2]; }

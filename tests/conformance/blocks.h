@@ -13,14 +13,14 @@ namespace weft::test {
 // The layout of one buffer of a rank, with all blocks or only its own.
 struct BlockPlace {
   bool all = false;
-  bool none = false;  // neither is there
+  bool none = false;  // neither all blocks nor its own
   int rank = 0;
   std::vector<uint64_t> counts;
   std::vector<uint64_t> offsets;
 
   BlockList list() const { return {counts.data(), offsets.data()}; }
   uint64_t elements() const;  // without the gaps between blocks
-  uint64_t end() const;       // with it
+  uint64_t end() const;       // with the gaps
   // Copy consecutive blocks to their offsets (put), and back (get).
   void put(const Bytes& packed, std::byte* buffer, uint64_t element) const;
   Bytes get(const std::byte* buffer, uint64_t element) const;

@@ -32,7 +32,7 @@ TEST_CASE("a rank that does not call is named by the deadline's error") {
   }
 }
 
-TEST_CASE("a receive whose message never comes names the sender") {
+TEST_CASE("a receive whose message never arrives names the sender") {
   for (const BackendRow& row : backend_rows()) {
     RanksOptions options;
     options.comm.op_timeout_ms = 300;

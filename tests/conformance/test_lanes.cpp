@@ -119,7 +119,7 @@ TEST_CASE("lanes that all ranks have closed are opened again, any number of time
   }
 }
 
-TEST_CASE("reducers come and go on one communicator, more than it has lanes") {
+TEST_CASE("more reducers than lanes can be created in sequence on one communicator") {
   const Model model({{"a", {90}}, {"b", {7}}, {"c", {400}}});
   for (const BackendRow& row : backend_rows()) {
     run_on(row, 3, [&](Rank& self) {

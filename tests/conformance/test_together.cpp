@@ -223,8 +223,9 @@ TEST_CASE("sparse sums are those of a serial reference") {
       const auto dtype = static_cast<Dtype>(d);
       for (const ReduceOp op : ops_of(Coll::kAllReduce, dtype)) {
         if (op != ReduceOp::kSum && op != ReduceOp::kAvg) continue;
-        cases.push_back(sparse_case(dtype, op, 2000, 9, size, random));  // travels as entries
-        if (random.chance(3)) cases.push_back(sparse_case(dtype, op, 7, 40, size, random));  // as a whole
+        cases.push_back(sparse_case(dtype, op, 2000, 9, size, random));  // communicated as entries
+        // communicated as a dense array
+        if (random.chance(3)) cases.push_back(sparse_case(dtype, op, 7, 40, size, random));
       }
     }
     if (size == 3) cases.push_back(sparse_case(Dtype::kBf16, ReduceOp::kAvg, 90'000, 30'000, size, random));

@@ -87,7 +87,7 @@ TEST_CASE("an IDX file that ends early or late is refused") {
   }
 }
 
-TEST_CASE("dimensions are bounded before memory is asked for") {
+TEST_CASE("dimensions are checked before memory is allocated") {
   Folder folder;
   CHECK(contains(error_of(folder.write("f", idx({0xffffffff, 0xffffffff, 0xffffffff}, 8))), "more than"));
   CHECK(contains(error_of(folder.write("f", idx({65536, 65536, 65536}, 8))), "more than"));

@@ -225,7 +225,7 @@ TEST_CASE(
       weft_comm* next = nullptr;
       weft_status status = weft_comm_shrink(joined.comm, nullptr, &next, &error);
       if (status != WEFT_ERR_STATE) return reporter.end(status, error);
-      weft_barrier(joined.comm, nullptr, nullptr);  // both were refused
+      weft_barrier(joined.comm, nullptr, nullptr);  // both shrinks were refused
       if (rank == 0) weft_comm_abort(joined.comm, "to begin anew");
       work_until_failed(joined.comm, reporter, 1);
       status = weft_comm_shrink(joined.comm, nullptr, &next, &error);

@@ -291,7 +291,7 @@ int main(int argc, char** argv) {
     } else if (std::strcmp(argv[i], "--runtime") == 0 && i + 1 < argc) {
       file = argv[++i];
     } else if (std::strcmp(argv[i], "--devices") == 0) {
-      return 0;  // no_gpu.cpp has looked
+      return 0;  // no_gpu.cpp has checked for a GPU
     } else {
       manifests.emplace_back(argv[i]);
     }

@@ -1,5 +1,5 @@
-"""What DistributedDataParallel's own tests check besides training step by step. Each function implements a
-case of cases.md.
+"""The checks of DistributedDataParallel's own tests, besides training step by step. Each function implements
+a case of cases.md.
 
 A behaviour trains equal modules through both implementations (pair.py) and returns its problems, as texts.
 More are in array_, checkpoint_, hook_, join_, shard_ and state_behaviours.py.

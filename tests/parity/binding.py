@@ -39,7 +39,7 @@ class Synchronised:
         params += [weft.Param(name, (), flags="ignored") for name in ignored]
         self.reducer = weft.Reducer(comm, params, **options)
         self.finish_options = {}
-        self.open = False  # a step is
+        self.open = False  # True inside a step
         self.ready = set()
         self.hooks = []
         for index, parameter in enumerate(self.parameters):

@@ -88,7 +88,7 @@ def record_rank(rank, size, port, folder):
                     param, range(size)) else None for param, shape, kind, _ in entry["params"]]
                 for index, gradient in enumerate(mine):
                     keep(arrays, f"{name}/{size}/{step}/{index}/{rank}/{batch}", gradient)
-                ddp.require_backward_grad_sync = batch == entry.get("batches", 1) - 1  # what no_sync sets
+                ddp.require_backward_grad_sync = batch == entry.get("batches", 1) - 1  # as no_sync sets it
                 ddp(mine).backward()
             if rank == 0:
                 for index, parameter in enumerate(ddp.module.params):

@@ -466,7 +466,7 @@ class Run {
   std::unique_ptr<Reducer> reducer_;
   std::vector<bool> dense_;
   std::vector<std::vector<bool>> owned_;  // by parameter, in the order of memory
-  std::vector<bool> touched_;             // in this window
+  std::vector<bool> touched_;             // has a gradient in this window
   std::map<std::pair<size_t, uint64_t>, double> sums_;
   std::vector<std::byte*> views_;
 };

@@ -327,7 +327,7 @@ def test_variants():
                      ["taskset", "-c", "5,7", "mpirun", "-n", "4", "yields", "peers/peer-all_reduce", "--iterations", "9",
                       "--seconds", "0.5", "8", "1024"])
         fake.hangs, before = 1, len(fake.calls)
-        peer.measure(samples)  # is started again
+        peer.measure(samples)  # starts it again
         expect_equal((len(fake.calls) - before, len(samples.medians["crowded", 8, "peer"])), (2, 2))
         fake.hangs = 2
         expect("still there" in raises(RuntimeError, lambda: peer.measure(samples)), "not for ever")

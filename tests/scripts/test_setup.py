@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What `make` does before it compiles: on systems other than Debian, and if everything is installed. Usage:
-test_setup.py SOURCE BUILD"""
+"""Tests what `make` does before it compiles: on systems other than Debian, and if everything is installed.
+Usage: test_setup.py SOURCE BUILD"""
 import os
 import shutil
 import sys

@@ -17,13 +17,10 @@ namespace weft::test {
 Bytes good_traffic(const AuthKey& secret);
 
 // A process that connects to ports of 127.0.0.1 in turn, as fast as it can, until this object is destroyed.
-// Each connection is of one kind:
-// - garbage, an HTTP request, or a TLS hello;
-// - a valid hello followed by too much data, or by nothing;
-// - a recording of what a valid client sent to another server;
-// - a valid hello byte by byte, or half a hello and then the end;
-// - nothing, or a reset.
-// The last few hundred connections stay open. Threads: one thread at a time.
+// Each connection is of a random kind. It may send garbage, an HTTP request, or a TLS hello. It may send a
+// valid hello, followed by too much data or by nothing, or byte by byte. It may replay what a valid client
+// sent to another server. It may send half a hello and end, send nothing, or reset. The last few hundred
+// connections stay open. Threads: one thread at a time.
 class Flood {
  public:
   // recorded: what a valid client sent. greetings: all connections send a valid hello and then nothing.

@@ -47,7 +47,7 @@ class SocketLinks final : public Exchange, public FdChannel {
  private:
   int rank_;
   std::vector<Fd> data_;         // by rank; invalid for this rank
-  std::vector<Fd> descriptors_;  // likewise
+  std::vector<Fd> descriptors_;  // by rank; invalid for this rank
 };
 
 // Returns the links of n ranks, in rank order.

@@ -1,6 +1,6 @@
-// What rank threads of one test need to create a communicator: an exchange, a channel for file descriptors,
-// and a control hub. ranks.h (real threads) and simulation.h (one thread at a time) use it, so every wait
-// goes through the clock. Threads: any thread.
+// Lets rank threads of one test create a communicator: an exchange, a channel for file descriptors, and a
+// control hub. ranks.h (real threads) and simulation.h (one thread at a time) use it, so every wait goes
+// through the clock. Threads: any thread.
 #pragma once
 
 #include <deque>

@@ -139,8 +139,7 @@ void expect_done(Processes& ranks, int size) {
 
 }  // namespace
 
-TEST_CASE(
-    "10,000 hostile connections reach `weft store` while a job runs: it works on, and others meet there") {
+TEST_CASE("a job continues and others bootstrap while 10,000 hostile connections reach `weft store`") {
   Store store;
   const size_t before = store.descriptors();
   int told[2];

@@ -82,7 +82,7 @@ TEST_CASE("names and sizes of all dtypes agree with their parser") {
   CHECK(std::string(name(static_cast<Dtype>(200))) == "?");
 }
 
-TEST_CASE("extents are reused, merged, and never handed out twice") {
+TEST_CASE("extents are reused, merged, and never allocated twice") {
   ExtentAllocator extents(16 * Arena::kAlignment);
   uint64_t a, b, c, d;
   REQUIRE(extents.allocate(1, &a));
@@ -92,7 +92,7 @@ TEST_CASE("extents are reused, merged, and never handed out twice") {
   CHECK(b == Arena::kAlignment);
   CHECK(c == 3 * Arena::kAlignment);
   CHECK(extents.free(a) == Arena::kAlignment);
-  CHECK(extents.free(a) == 0);  // twice
+  CHECK(extents.free(a) == 0);  // freed twice
   CHECK(extents.free(b) == 2 * Arena::kAlignment);
   REQUIRE(extents.allocate(3 * Arena::kAlignment, &d));  // fits only if a and b were merged
   CHECK(d == 0);

@@ -93,7 +93,7 @@ struct Options {
 struct Made {
   Status status;
   Forced forced;
-  uint64_t sent_bytes = 0;  // by what measured
+  uint64_t sent_bytes = 0;  // by the crossover search
   std::unique_ptr<Collectives> collectives;
 };
 

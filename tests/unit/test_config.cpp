@@ -300,7 +300,7 @@ TEST_CASE("variables that Open MPI sets without mpirun are no sign of a launcher
   CHECK(environment.size == 4);
 }
 
-TEST_CASE("WEFT_SIZE=1 alone asks for one rank, another size needs a rank") {
+TEST_CASE("WEFT_SIZE=1 alone means one rank, a larger size needs a rank number") {
   Environment environment;
   REQUIRE(read({{"WEFT_SIZE", "1"}}, &environment).ok());
   CHECK(environment.rank == 0);
@@ -427,7 +427,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a secret comes from one place, is long enough, and its file is closed to others") {
+TEST_CASE("a secret must come from one place, be long enough, and its file be private") {
   CHECK(contains(error_of({{"WEFT_SECRET", "short"}}), "5 bytes"));
   CHECK(contains(error_of({{"WEFT_SECRET", "0123456789abcdef"}, {"WEFT_SECRET_FILE", "/x"}}), "both"));
 

@@ -290,7 +290,7 @@ TEST_CASE("calls of the driver do not change the thread's last error, whatever t
 }
 
 TEST_CASE(
-    "nobody uses the legacy default stream while a blocking stream is captured, and asking spoils nothing") {
+    "the legacy default stream is refused while a blocking stream is captured, and queries are harmless") {
   Runtime runtime;
   const Stream blocking(cudaStreamDefault);
   const Event event;

@@ -177,7 +177,7 @@ TEST_CASE("invalid launches are refused") {
   CopyPiecesArgs copy{nullptr, 1, static_cast<uint8_t>(Dtype::kI32), static_cast<uint8_t>(Dtype::kF32), 1.0};
   CHECK(device.runtime().copy_pieces(0, device.stream(), copy).code() == Code::kArg);
   copy = {nullptr, 0, static_cast<uint8_t>(Dtype::kF32), static_cast<uint8_t>(Dtype::kF16), 1.0};
-  CHECK(device.runtime().copy_pieces(0, device.stream(), copy).ok());  // nothing to do
+  CHECK(device.runtime().copy_pieces(0, device.stream(), copy).ok());  // an empty list
   FoldKernelArgs fold{};
   fold.dtype = static_cast<uint8_t>(Dtype::kF32);
   fold.op = static_cast<uint8_t>(ReduceOp::kSum);

@@ -87,7 +87,7 @@ bool told(const char* part) {
 
 }  // namespace
 
-TEST_CASE("a sum runs when both ranks' streams have come to it") {
+TEST_CASE("a sum runs when both ranks' streams have reached it") {
   Pair pair;
   for (const int rank : {0, 1}) {
     pair.add(rank);

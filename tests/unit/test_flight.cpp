@@ -177,7 +177,7 @@ TEST_CASE("ranks that make their calls in different orders are reported") {
   CHECK(verdict.ranks == std::vector<int>{0, 1});
 }
 
-TEST_CASE("records of a communicator that works name nobody") {
+TEST_CASE("records of a working communicator name no rank") {
   const Verdict verdict = judge({file(0, 2, {lane(0, 4)}), file(1, 2, {lane(0, 3)})});
   CHECK(verdict.ranks.empty());
   CHECK(!verdict.text.empty());

@@ -73,7 +73,7 @@ class KeepingLink final : public Link {
   }
 
   std::function<void()> inside_send;
-  int may_complete = 0;  // frames, inside progress
+  int may_complete = 0;  // frames that may complete inside progress
 
  private:
   LinkEvents* events_ = nullptr;

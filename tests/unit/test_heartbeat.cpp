@@ -106,13 +106,13 @@ TEST_CASE("time in which the checking rank did not run does not count as silence
   const Heartbeat heartbeat(1000);
   const Deadline planned = Deadline::at(500 * kMs);
   CHECK(heartbeat.own_pause_ns(planned, 400 * kMs) == 0);
-  CHECK(heartbeat.own_pause_ns(planned, 700 * kMs) == 0);  // a moment late
+  CHECK(heartbeat.own_pause_ns(planned, 700 * kMs) == 0);  // only a moment late
   CHECK(heartbeat.own_pause_ns(planned, 9500 * kMs) == 9000 * kMs);
   CHECK(Heartbeat::forgive(100 * kMs, 9000 * kMs, 9500 * kMs) == 9100 * kMs);
   CHECK(Heartbeat::forgive(900 * kMs, 9000 * kMs, 9500 * kMs) == 9500 * kMs);  // never in the future
 }
 
-TEST_CASE("without a budget nothing is due and nobody is missed") {
+TEST_CASE("without a budget no heartbeat is due and no rank is reported as lost") {
   for (const int64_t budget : {int64_t{-1}, INT64_MAX}) {
     Heartbeat heartbeat(budget);
     CHECK(!heartbeat.on());
@@ -135,7 +135,7 @@ TEST_CASE("on a link that is silent or drips, both ranks report each other as lo
     relay.set(mode);
     check_condemned(witnesses[0].lost(1), 1);
     check_condemned(witnesses[1].lost(0), 0);
-    CHECK(witnesses[2].lost_count() == 0);  // hears both
+    CHECK(witnesses[2].lost_count() == 0);  // rank 2 has connections to both
     for (auto& mesh : meshes) mesh->stop();
   }
 }

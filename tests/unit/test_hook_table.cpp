@@ -162,9 +162,9 @@ TEST_CASE("a pending stage is completed once, from any thread, by its own genera
   CHECK(waiter.result().code() == Code::kHook);
 
   const uint64_t second = hook->gate().open(&waiter);
-  complete_stage(*hook, {0, 0, first}, WEFT_OK);  // late
+  complete_stage(*hook, {0, 0, first}, WEFT_OK);  // too late
   CHECK(!waiter.done());
   hook->gate().close(second);
-  complete_stage(*hook, {0, 0, second}, WEFT_OK);  // given up
+  complete_stage(*hook, {0, 0, second}, WEFT_OK);  // after it was abandoned
   CHECK(!waiter.done());
 }

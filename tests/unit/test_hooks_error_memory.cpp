@@ -154,7 +154,7 @@ TEST_CASE("with rescue=1 a bucket is sent uncompressed until its memory has reco
     CHECK(uncompressed < kSteps / 2 + 50);
     CHECK(recovered < 1.5);
     CHECK(largest_without > 2 * largest);
-    if (std::string(options).find("ddp") != std::string::npos) continue;  // that loses some
+    if (std::string(options).find("ddp") != std::string::npos) continue;  // DDP's feedback loses some
     const std::vector<float> one = ranks.errors(0), two = ranks.errors(1);
     double difference = 0;
     for (size_t k = 0; k < kCount; k++) {
@@ -281,7 +281,7 @@ TEST_CASE(
     CHECK(stats.hook_error > 10);
     const std::string report = reducer->report();
     CHECK(has(report, cat("\"hook_error_bucket\": ", stats.hook_error_bucket)));
-    CHECK(has(report, "\"hook_error\": 0.0"));  // of the others
+    CHECK(has(report, "\"hook_error\": 0.0"));  // the other buckets
     const std::lock_guard lock(mutex);
     REQUIRE(lines.size() == 1);
     CHECK(has(lines[0], cat("rank 0, step ", first,

@@ -189,7 +189,7 @@ TEST_CASE("codes with feedback give the results of their published algorithms in
           for (size_t e = 0; e < got.size(); e++) others += std::fabs(got[e] - expected[e]) < 1e-5 ? 0 : 1;
         }
       }
-      // Of some 24,000 values, a few lie just between two codes, and f32 may round them to the other one.
+      // A few of some 24,000 values lie just between two codes, and f32 may round them to the other one.
       CHECK(others <= 8);
     }
   }

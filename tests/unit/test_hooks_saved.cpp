@@ -186,7 +186,7 @@ class Lines {
 }  // namespace
 
 TEST_CASE(
-    "with fewer ranks and other buckets what belongs to parameters is kept, and the log says what is lost") {
+    "with fewer ranks and other buckets state of parameters is kept, and the log reports what is lost") {
   const Model model(layers());
   for (const auto& name : kHooks) {
     INFO(name.first << " " << name.second);

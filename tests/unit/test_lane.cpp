@@ -196,7 +196,7 @@ TEST_CASE("closing a communicator waits for writers as well") {
   CHECK(f.world.tainted);
 }
 
-TEST_CASE("a failed operation completes once its flight record is written, and the record says what it was") {
+TEST_CASE("a failed operation completes once its flight record is written, and the record describes it") {
   std::atomic<bool> begun{false}, may_end{false};
   FlightRecord seen;
   std::string folder;
@@ -347,7 +347,7 @@ TEST_CASE("invalid bytes of another rank about closed lanes are ignored") {
 
 namespace {
 
-// Some operations on a lane of their own, beside the operation that never ends.
+// Some operations on a lane of their own, next to the operation that never ends.
 struct Overlap : Failing {
   explicit Overlap(bool overlapping, ContextOptions options = {})
       : Failing({}, std::move(options)), lane(open(*comm, overlapping)) {

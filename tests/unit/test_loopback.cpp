@@ -116,7 +116,7 @@ TEST_CASE("control events of a rank arrive once, in order, and not after stop") 
   zero->start(&recorder);
   one->send(0, message);
   one->leave();
-  one.reset();  // said farewell already
+  one.reset();  // it has said goodbye already
   hub->kill(2, Evidence::kProcess, "rank 2 was killed");
   two.reset();
   CHECK(recorder.events ==

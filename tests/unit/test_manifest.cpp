@@ -16,7 +16,7 @@ struct Given {
   std::vector<int64_t> shape = {2, 3};
   std::vector<int64_t> strides = {};  // empty: default
   int32_t dtype = WEFT_DTYPE_F32;
-  int32_t ndim = -1;  // -1: of shape
+  int32_t ndim = -1;  // -1: size of shape
   int32_t device_kind = WEFT_DEVICE_HOST;
   uint64_t flags = 0;
 

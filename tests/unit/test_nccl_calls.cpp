@@ -359,7 +359,7 @@ TEST_CASE("a sum that is captured runs with every launch") {
   for (cudaGraphExec_t executable : executables) CHECK(cudaGraphExecDestroy(executable) == cudaSuccess);
 }
 
-TEST_CASE("a rank that never comes is waited for until an abort") {
+TEST_CASE("an operation waits for a missing rank until an abort") {
   const Nccl nccl;
   Clique clique(*nccl, nccl.devices());
   REQUIRE(clique.made == ncclSuccess);

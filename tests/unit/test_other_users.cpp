@@ -281,7 +281,7 @@ TEST_CASE("a user namespace's number for users of other namespaces needs a secre
   CHECK(found == 0);
 }
 
-TEST_CASE("in the first user namespace the same number is one user's") {
+TEST_CASE("in the initial user namespace equal user numbers are the same user") {
   need_root();
   REQUIRE(init_crypto().ok());
   CHECK(Child(kNobody, [] { return serves(true); }).wait() == 0);

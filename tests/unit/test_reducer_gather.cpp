@@ -269,8 +269,7 @@ TEST_CASE("a refused gather is reported on all ranks by their next call, which t
   }
 }
 
-TEST_CASE(
-    "a rank that waits for a value while another one begins the next step is told so, and so is that one") {
+TEST_CASE("a rank that waits for a value while another one begins the next step is an error on both") {
   const Model model(params());
   for (const bool over_shm : {false, true}) {
     for (const uint64_t uneven : {uint64_t{0}, uint64_t{WEFT_REDUCER_UNEVEN}}) {

@@ -377,7 +377,7 @@ class Worker {
       lock.unlock();
       compute_by_hand(user, bucket, static_cast<uint32_t>(token.stage));
       complete_stage(*hook, token, WEFT_OK);
-      complete_stage(*hook, token, WEFT_ERR_STATE);  // repeated: does nothing
+      complete_stage(*hook, token, WEFT_ERR_STATE);  // a repeated call does nothing
       lock.lock();
     }
   }

@@ -301,7 +301,7 @@ TEST_CASE("if a rank has no memory for new buckets, all keep theirs: a begin con
       const Status asked = replan(*reducer, WEFT_PLANNER_LIMITS);
       self.expect(asked.code() == Code::kNoMemory, asked.text());
       if (self.rank == 0) self.expect(has(asked.text(), "rank 1 cannot"), asked.text());
-      const uint64_t other = 4;  // as many buckets
+      const uint64_t other = 4;  // also has as many buckets
       weft_replan_options by_limits = WEFT_REPLAN_OPTIONS_INIT;
       by_limits.bucket_limits = &other;
       by_limits.bucket_limit_count = 1;

@@ -209,8 +209,7 @@ TEST_CASE("a local step whose gradient is still being copied times out, and stay
   CHECK(differs(model, gradients.memory(), expected.memory()).empty());
 }
 
-TEST_CASE(
-    "a step that learns uses says at the deadline which gradient is still being copied, and stays open") {
+TEST_CASE("a step that learns uses names at its deadline the gradient that is still copied, and stays open") {
   DeviceOps ops = host_ops();
   ops.copy = held_copy;
   Alone alone(ops);
@@ -340,8 +339,7 @@ TEST_CASE("finish does not wait for a result copy into memory that blocks") {
   mute = nullptr;
 }
 
-TEST_CASE(
-    "what one rank's local steps have accumulated when all have joined is dropped, and the log says so") {
+TEST_CASE("gradients that a rank has accumulated when all have joined are dropped, and the log reports it") {
   std::mutex mutex;
   std::string log;
   Alone alone(host_ops(), [&](LogLevel, const char* line) {

@@ -276,9 +276,7 @@ TEST_CASE("of ranks with different recorded orders the lowest rank's order is us
   }
 }
 
-TEST_CASE(
-    "limits that a re-plan names are in use from then on, also where a rank that has joined knows the "
-    "order") {
+TEST_CASE("limits of a re-plan stay in use, also if a rank that has joined provides the order") {
   const Model model({{"a", {40}}, {"b", {40}}, {"c", {40}}, {"d", {40}}});
   for (const uint64_t uneven : {uint64_t{0}, uint64_t{WEFT_REDUCER_UNEVEN}}) {
     check(run_threads(3, [&](Rank& self) {

@@ -17,7 +17,7 @@ struct User {
   std::function<void(weft_hook_plan&)> plan;
   std::function<weft_status(const weft_bucket&, weft_stage&)> stage;
   uint64_t flags = WEFT_HOOK_SPARSE;
-  int planned = 0, joined = 0, strange = 0;  // of sparse ones
+  int planned = 0, joined = 0, strange = 0;  // counts of sparse buckets
 
   // Checks properties of every sparse bucket.
   void look(const weft_bucket& bucket, bool planning) {
@@ -240,8 +240,7 @@ TEST_CASE("a hook decides whether sums of entries are divided, and whether entri
   }
 }
 
-TEST_CASE(
-    "a hook is told of sparse gradients of ranks without data, and fixed indices stay those it leaves") {
+TEST_CASE("a hook sees sparse gradients of ranks without data, and fixed indices are those that it leaves") {
   const Model model(params());
   check(run_threads(3, [&](Rank& self) {
     User u;

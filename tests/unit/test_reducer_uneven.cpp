@@ -230,8 +230,7 @@ TEST_CASE("buckets that are absent everywhere are not communicated if the set is
   }));
 }
 
-TEST_CASE(
-    "a bucket that is absent everywhere travels where the set may change, beside one small collective") {
+TEST_CASE("a bucket that is absent everywhere is sent if the set may change, with one small collective") {
   const Model model(four_params());
   for (const uint64_t flags : {uint64_t{0}, uint64_t{WEFT_BEGIN_FIXED}}) {
     check(run_threads(2, [&](Rank& self) {
@@ -349,8 +348,7 @@ TEST_CASE("a fixed set works with ranks without data: buckets are sent, absent g
   }
 }
 
-TEST_CASE(
-    "a re-plan that changes nothing leaves all that is known of the last step, also beside a joined rank") {
+TEST_CASE("a re-plan that changes nothing keeps the last step's results, also with a joined rank") {
   const Model model(four_params());
   for (const bool joins : {false, true}) {
     check(run_threads(2, [&](Rank& self) {

@@ -41,7 +41,7 @@ TEST_CASE("ranks are grouped by their nodes' numbers") {
   CHECK_FALSE(unknown.two_levels());
 }
 
-TEST_CASE("the node of cores is the one that has all of them") {
+TEST_CASE("the node of a set of cores is the node that has all of them") {
   const char* const two = "numa:2 core:2 pu:2";  // 0-3 and 4-7
   CHECK(node_of_cores(cores({0}), two) == 0);
   CHECK(node_of_cores(cores({1, 2, 3}), two) == 0);

@@ -320,7 +320,7 @@ TEST_CASE("all ranks find the same shm thresholds, whatever their clocks, and th
 
 TEST_CASE("two levels are measured if several NUMA nodes have equally many ranks") {
   const LinkedBody body = [](SocketLinks& links) {
-    Measurements measurements("one-shot=4K,pull=never");  // nothing else is
+    Measurements measurements("one-shot=4K,pull=never");  // all other thresholds are given
     const auto found_on = [&](int node, Thresholds::Origin origin) {
       // A clock that stands still: the time limit never ends, and both paths take equally long.
       const Founded made = found(links, measurements, 0, nullptr, 20'000, node);
@@ -338,7 +338,7 @@ TEST_CASE("two levels are measured if several NUMA nodes have equally many ranks
     };
     using Origin = Thresholds::Origin;
     found_on(links.rank() / 2, Origin::kMeasured);
-    found_on(links.rank() / 2, Origin::kMeasured);  // kept
+    found_on(links.rank() / 2, Origin::kMeasured);  // reused
     found_on(links.rank() % 2, Origin::kMeasured);  // the same ranks on other nodes
     found_on(0, Origin::kGiven);
     found_on(links.rank() == 0 ? 0 : 1, Origin::kGiven);

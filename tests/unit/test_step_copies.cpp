@@ -55,7 +55,7 @@ std::vector<TestParam> plain_params() {
 
 struct Steps {
   int32_t mode = WEFT_GRADIENT_COPY;
-  int local = 0;          // before each
+  int local = 0;          // local steps before each step
   bool weighted = false;  // rank r has the weight r + 1, in every other step the same weights in reverse
   uint64_t early = 0;     // parameters that are ready before every rank has received the weights,
   uint64_t later = 0;     // the same in every other step, if it differs
@@ -174,9 +174,7 @@ uint64_t gradient_bytes() {
 
 }  // namespace
 
-TEST_CASE(
-    "a step copies what others read of each gradient in and all of it out in copy mode, and nothing in view "
-    "mode") {
+TEST_CASE("copy mode copies in what other ranks read and copies out all results, view mode copies nothing") {
   const uint64_t bytes = gradient_bytes();
   for (const uint64_t ranks : {1, 2, 3}) {
     INFO(ranks << " ranks");
@@ -192,7 +190,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a step folds each byte once, wherever its inputs lie") {
+TEST_CASE("a step folds each byte once, in any mode") {
   const uint64_t bytes = gradient_bytes();
   for (const int32_t mode : {WEFT_GRADIENT_COPY, WEFT_GRADIENT_VIEW}) {
     for (const uint64_t ranks : {2, 3}) {

@@ -372,7 +372,7 @@ TEST_CASE("HTTP clients, TLS hellos, port scanners and slow or silent clients do
   CHECK(tls.ends(&heard));
   CHECK(slow.ends(&heard));
   CHECK(half_open.ends(&heard));
-  CHECK(heard.empty());  // strangers learn nothing
+  CHECK(heard.empty());  // unauthenticated clients get no data
 }
 
 TEST_CASE("a different version of Weft is refused with both versions in its error") {
@@ -544,7 +544,7 @@ TEST_CASE("a rank that gives up sends the others the reason") {
   CHECK(!waiting->check().ok());
 }
 
-TEST_CASE("a rank that leaves early fails those who still need it") {
+TEST_CASE("a rank that leaves early fails the ranks that still need it") {
   const Store store;
   Meeting waiting = joined(store.member(0, 2));
   Meeting leaving = joined(store.member(1, 2));
@@ -596,7 +596,7 @@ TEST_CASE("processes of other users do not bootstrap at a unix address") {
   CHECK(ended == 0);
 }
 
-TEST_CASE("a store's address that somebody else holds is an error that names it") {
+TEST_CASE("a store's address that another process holds is an error that names it") {
   const Store store;
   StoreOptions options = store.member(0, 2);
   options.external = false;

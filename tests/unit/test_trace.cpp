@@ -214,7 +214,8 @@ TEST_CASE("the trace of a step shows a bucket encoded while the previous one is 
     encoded = true;
     self.expect(reducer->finish({}), "finish");
     if (self.rank == 0) {
-      const TraceEvent travel = first(TraceKind::kCollective, UINT32_MAX);  // bucket 0's codes
+      // communication of bucket 0's codes
+      const TraceEvent travel = first(TraceKind::kCollective, UINT32_MAX);
       const TraceEvent encode = first(TraceKind::kStage, 1);
       self.expect(travel.begin_ns < encode.begin_ns && encode.end_ns < travel.end_ns,
                   "bucket 1 is encoded meanwhile");

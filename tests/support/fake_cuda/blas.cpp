@@ -22,7 +22,7 @@ const float* place(const float* matrix, int rows, int columns, int stride) {
 }
 
 struct Product {
-  bool transposed = false;  // a
+  bool transposed = false;  // whether a is transposed
   int m = 0, n = 0, k = 0;
   float alpha = 0, beta = 0;
   const float *a = nullptr, *b = nullptr;

@@ -104,7 +104,7 @@ void fake::capture(Stream& stream, Operation operation) {
 cudaError_t fake::join(Stream& stream, const Event& event) {
   // The event was recorded outside of a capture, so a graph cannot wait for it.
   if (!event.capture) return spoil(stream.capture.get(), cudaErrorStreamCaptureIsolation);
-  const bool over = event.capture->graph == nullptr;  // the capture
+  const bool over = event.capture->graph == nullptr;  // true if that capture has ended
   if (over) return spoil(stream.capture.get(), cudaErrorCapturedEvent);
   if (stream.capture && stream.capture != event.capture) {
     spoil(stream.capture.get(), cudaSuccess);

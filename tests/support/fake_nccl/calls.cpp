@@ -62,7 +62,7 @@ void later(const std::shared_ptr<ncclComm>& comm, Rest rest) {
   State& s = state();
   const uint64_t delay = s.delay_us > 0 ? next_random(comm->random) % static_cast<uint64_t>(s.delay_us) : 0;
   comm->pending++;
-  if (comm->state == ncclSuccess) comm->state = ncclInProgress;  // errors stay
+  if (comm->state == ncclSuccess) comm->state = ncclInProgress;  // an error stays
   std::thread([comm, delay, rest = std::move(rest)] {
     if (delay > 0) std::this_thread::sleep_for(std::chrono::microseconds(delay));
     State& then = state();

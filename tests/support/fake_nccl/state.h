@@ -39,7 +39,7 @@ struct Task {
   ncclDataType_t type = ncclUint8;
   ncclRedOp_t op = ncclSum;
   double factor = 1.0;  // of an operation made by ncclRedOpCreatePreMulSum
-  int peer = 0;         // or root
+  int peer = 0;         // peer of a message, or root
   cudaStream_t stream = nullptr;
   uint64_t number = 0;  // counts the rank's collectives, or the messages of the pair
   bool done = false;
@@ -62,10 +62,10 @@ struct State {
   uint64_t seed = 1;
   int delay_us = 0;
   int version = NCCL_VERSION_CODE;
-  uint64_t made = 0;  // identifiers and communicators
+  uint64_t made = 0;  // counts identifiers and communicators
   std::map<std::string, std::shared_ptr<Clique>> cliques;
   std::map<ncclComm*, std::shared_ptr<ncclComm>> live;
-  std::map<const void*, size_t> memory;         // of ncclMemAlloc
+  std::map<const void*, size_t> memory;         // sizes of ncclMemAlloc blocks
   std::vector<std::shared_ptr<ncclComm>> dead;  // kept so that no address is used twice
   std::map<std::string, int> failures;
   std::map<std::string, uint64_t> calls;
@@ -98,7 +98,7 @@ struct ncclComm {
   bool finalized = false;
   int pending = 0;             // running and queued work: threads, and operations on streams
   std::atomic<int> graphs{0};  // tasks in existing graphs; changes without the lock
-  uint64_t replayed = 0;       // collectives of those
+  uint64_t replayed = 0;       // collectives in launched graphs
   uint64_t collectives = 0;
   std::map<int, uint64_t> sent, received;  // by peer
   std::map<int, double> operations;        // factors of created operations, by handle
