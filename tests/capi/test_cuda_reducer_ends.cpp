@@ -149,7 +149,7 @@ TEST_CASE(
     Capture capture;
     // The bucket is full, so the reducer now queries the work of the legacy default stream.
     notes.expect(pair.ready(1, stream.view()) == WEFT_OK, pair.error());
-    // gives the progress thread time to query it too
+    // Gives the progress thread time to query it too.
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     notes.expect(weft_barrier(r.comm, nullptr, nullptr) == WEFT_OK, error_of(r.comm));
     notes.expect(capture.end(), "the capture is spoilt");

@@ -205,7 +205,7 @@ TEST_CASE(
       weft_comm_abort(r.comm, "enough");
       return;
     }
-    // the failure came before the step
+    // The failure may come before the step.
     if (!pair.begin() || !pair.ready(kLate) || !pair.ready(kEarly)) return;
     const weft_status status = pair.wait_on(stream, kEarly);
     notes.expect(status == WEFT_OK || has(pair.error(), "enough"), pair.error());

@@ -1,4 +1,4 @@
-// weft_context_options.interrupt: it ends every call that blocks its own thread, and nothing else.
+// weft_context_options.interrupt: it ends every blocking call, on the call's own thread, and nothing else.
 #include <unistd.h>
 
 #include <algorithm>

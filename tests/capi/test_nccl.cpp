@@ -65,7 +65,7 @@ TEST_CASE("nccl adds up CUDA buffers in the order of the stream") {
   }
 }
 
-TEST_CASE("a request over nccl makes no stream wait for the host") {
+TEST_CASE("a request over nccl neither blocks the host nor makes the stream wait for it") {
   const FakeNccl fake(7);
   Notes notes;
   std::atomic<int> called{0};

@@ -210,7 +210,7 @@ TEST_CASE("fp16 and bf16 round on the device, with the bits of their host twins"
           notes.expect(twins.compare());
         }
         if (!twins.created().empty()) return;
-        // Writes the gradients once more, at their places in the bucket.
+        // Also fetches the results from the buckets.
         for (size_t i = 0; i < twins.tensors().size(); i++) {
           const Tensor& tensor = twins.tensors()[i];
           if (tensor.device != r.rank) continue;

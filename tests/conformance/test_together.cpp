@@ -224,7 +224,7 @@ TEST_CASE("sparse sums are those of a serial reference") {
       for (const ReduceOp op : ops_of(Coll::kAllReduce, dtype)) {
         if (op != ReduceOp::kSum && op != ReduceOp::kAvg) continue;
         cases.push_back(sparse_case(dtype, op, 2000, 9, size, random));  // communicated as entries
-        // communicated as a dense array
+        // Communicated as a dense array.
         if (random.chance(3)) cases.push_back(sparse_case(dtype, op, 7, 40, size, random));
       }
     }

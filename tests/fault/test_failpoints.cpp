@@ -100,7 +100,7 @@ TEST_CASE("a rank that dies or fails at an exact place is named by all others") 
                      text.find("rank " + std::to_string(victim)) != std::string::npos));
               const bool gone =
                   word.evidence == WEFT_EVIDENCE_CONNECTION || word.evidence == WEFT_EVIDENCE_PROCESS;
-              // a rank that fails during creation leaves
+              // A rank that fails during creation leaves.
               const bool leaves = action == "kill" || place == "forming";
               CHECK((word.evidence == WEFT_EVIDENCE_REPORT || (leaves && gone)));
             }

@@ -159,8 +159,8 @@ class Trainer {
       weft_verdict verdict{};
       verdict.struct_size = sizeof verdict;
       expect(weft_reducer_verdict(reducer_, &verdict) == WEFT_OK, "verdict");
-      // A step that finish has committed stays committed. Without WEFT_FINISH_COMMIT the last step may be
-      // undone.
+      // A step that finish has committed, or whose gradients are retained, stays committed. Otherwise the
+      // last step may be undone.
       const bool commits = (variant_.finish_flags & WEFT_FINISH_COMMIT) != 0 || variant_.retains();
       expect(verdict.next_step == *step || verdict.next_step == *step + 1 ||
                  (!commits && verdict.next_step + 1 == *step),

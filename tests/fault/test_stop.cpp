@@ -143,7 +143,7 @@ TEST_CASE(
         for (int i = 0; status == WEFT_OK && i < 2; i++) {
           volatile uint64_t result = 0;
           const uint64_t until = weft_test::now_ms() + 3 * kBudgetMs;
-          // computes without calling Weft
+          // Computes without calling Weft.
           while (rank == 1 && i == 1 && weft_test::now_ms() < until) result = result + 1;
           status = weft_all_reduce(joined.comm, &one, &one, 1, WEFT_DTYPE_F32, WEFT_OP_SUM, nullptr, nullptr);
         }

@@ -75,7 +75,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   SystemClock clock;
   Log log;
   std::list<Wanted> wanted;
-  // receives, and its answers go nowhere
+  // The transport receives, and its answers go nowhere.
   FramedTransport transport(1, 2, std::make_unique<NoLink>(), clock, log);
   transport.peer(kSender).token_in = kToken;
   while (!input.empty()) {

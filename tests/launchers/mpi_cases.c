@@ -159,7 +159,7 @@ static void traffic(void) {
   for (int i = 0; i < kSums; i++) {
     weft_all_reduce(comm, values, values, kCount, WEFT_DTYPE_I64, WEFT_OP_SUM, NULL, &requests[i]);
   }
-  weft_request_wait(requests[0], 5); /* in the mode caller nothing would have begun */
+  weft_request_wait(requests[0], 5); /* in caller mode no operation would start otherwise */
   MPI_Finalize();
   for (int i = 0; i < kSums; i++) {
     const weft_status one = weft_request_wait(requests[i], 2 * kOpTimeoutMs);
@@ -297,7 +297,7 @@ int main(int argc, char* argv[]) {
   } else {
     say("create", status, &error);
   }
-  if (strcmp(argv[3], "stuck") == 0) sleep(3); /* until MPI has made it after all */
+  if (strcmp(argv[3], "stuck") == 0) sleep(3); /* until MPI has created the communicator */
   if (strcmp(argv[3], "leak") != 0) {
     weft_comm_destroy(&comm);
     weft_context_destroy(&context);

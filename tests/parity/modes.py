@@ -364,7 +364,7 @@ class JoinFp16(Join, Fp16Hook):
 
 
 class JoinActiveFp16(JoinActive, Fp16Hook):
-    """DDP's own hook divides by all ranks, whatever join was told. This hook divides as join was told."""
+    """DDP's own hook divides by all ranks, whatever join's divisor. This hook divides by join's divisor."""
 
     @staticmethod
     def theirs(mode, bucket):

@@ -38,7 +38,7 @@ void draw_static_part(const ReducerCase& program, const std::vector<uint32_t>& u
     first = false;
   }
   for (size_t i = 0; part->data && i < uses.size(); i++) part->ready[i] = uses[i] > 0;
-  // unused parameters of the pattern are absent automatically
+  // Unused parameters of the pattern are absent automatically.
   part->rest = part->data && program.mapped() && random.chance(2);
 }
 

@@ -175,7 +175,7 @@ TEST_CASE("one_shot is used up to the size that the network's times give") {
   // does not matter.
   Network pair{network(2, 10'000, 8'192)};
   CHECK(pair.measured(2) == table_one_shot(2));
-  // short operations cost little
+  // Short operations cost little.
   CHECK((pair.runs[256 << 10] >= 4 && pair.runs[256 << 10] < pair.runs[64 << 10]));
   CHECK(pair.runs[512 << 10] == 0);
 

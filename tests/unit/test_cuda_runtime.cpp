@@ -332,7 +332,7 @@ TEST_CASE("operations on a captured stream do not run") {
   CHECK(copy.put_on(stream.stream) == cudaSuccess);
   CHECK(cudaEventRecord(event.event, stream.stream) == cudaSuccess);
   CHECK(copy.stays_away());
-  // capture mode thread-local: forbids only this thread
+  // Capture mode thread-local forbids the call only on this thread.
   CHECK(elsewhere(cudaStreamCaptureModeGlobal, allocate) == cudaSuccess);
   CHECK(cudaStreamEndCapture(stream.stream, &graph) == cudaSuccess);
   CHECK(graph != nullptr);

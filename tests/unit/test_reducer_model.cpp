@@ -264,7 +264,7 @@ TEST_CASE("if a rank has no memory for new buckets, all keep theirs: a begin con
   const Model model(params);
   std::vector<uint64_t> all(kParams);
   std::iota(all.begin(), all.end(), uint64_t{0});
-  // by the limits each parameter has its own bucket
+  // By the limits each parameter has its own bucket.
   const weft_plan whole = {sizeof whole, 1, &kParams, all.data()};
   const uint64_t limit = 0;
   RanksOptions ranks;

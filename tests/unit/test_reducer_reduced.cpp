@@ -182,7 +182,7 @@ TEST_CASE("a rank that begins the next step waits until the others have read") {
             begins = true;
           } else {
             while (!begins) std::this_thread::yield();
-            // time for rank 0 to write its view, if it may
+            // Gives rank 0 time to write its view, if it may.
             std::this_thread::sleep_for(std::chrono::milliseconds(20));
             trainer.check_results(1, 2);
           }

@@ -161,7 +161,7 @@ TEST_CASE("a timeline replaces the file before it, and an error names the path")
   recorder.record(event(TraceKind::kReady, "a", 1, 1));
   REQUIRE(recorder.write(path).ok());
   CHECK(of(read(path), "ready").size() == 1);
-  // nothing else is left in the folder
+  // Nothing else is left in the folder.
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 1);
 
   const Status nowhere = recorder.write(folder.path / "no" / "such" / "trace.json");
@@ -214,7 +214,7 @@ TEST_CASE("the trace of a step shows a bucket encoded while the previous one is 
     encoded = true;
     self.expect(reducer->finish({}), "finish");
     if (self.rank == 0) {
-      // communication of bucket 0's codes
+      // The communication of bucket 0's codes.
       const TraceEvent travel = first(TraceKind::kCollective, UINT32_MAX);
       const TraceEvent encode = first(TraceKind::kStage, 1);
       self.expect(travel.begin_ns < encode.begin_ns && encode.end_ns < travel.end_ns,

@@ -158,7 +158,7 @@ cudaError_t copy_at_once(void* dst, const void* src, size_t size, cudaMemcpyKind
   State& s = state();
   std::unique_lock lock(s.mutex);
   if (forbidden()) return cudaErrorStreamCaptureUnsupported;
-  // an empty copy may have null pointers
+  // An empty copy may have null pointers.
   if (size > 0 && !matches(kind, dst, src)) return cudaErrorInvalidValue;
   if (const cudaError_t error = implicit(nullptr, true); error != cudaSuccess) return error;
   const auto stream = find_stream(nullptr, "cudaMemcpy");
