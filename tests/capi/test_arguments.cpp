@@ -356,8 +356,7 @@ TEST_CASE("a forked child gets an error on every inherited object, and can make 
     failures += weft_hook_destroy(&hook) != WEFT_OK;
     failures += weft_comm_destroy(&solo.comm) != WEFT_OK;
     failures += weft_context_destroy(&solo.context) != WEFT_OK;
-    if (!weft::test::kThreadSanitizer) {  // the thread sanitizer does not support threads in a threaded
-                                          // process's child
+    if (!weft::test::kThreadSanitizer) {  // unsupported by the thread sanitizer
       weft_context* own = nullptr;
       failures += weft_context_create(nullptr, &own, nullptr) != WEFT_OK;
       failures += weft_context_destroy(&own) != WEFT_OK;

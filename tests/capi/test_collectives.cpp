@@ -102,8 +102,7 @@ TEST_CASE("an operation's deadline fails the communicator and names the absent r
         return;
       }
       weft_coll_options options = WEFT_COLL_OPTIONS_INIT;
-      options.timeout_ms = 3000;  // longer than the two other ranks can be apart; otherwise one of them is
-                                  // named too
+      options.timeout_ms = 3000;  // longer than the two others can be apart
       findings.expect(weft_barrier(r.comm, &options, nullptr) == WEFT_ERR_TIMEOUT);
       weft_error details = WEFT_ERROR_INIT;
       findings.expect(weft_comm_error(r.comm, &details) == WEFT_ERR_TIMEOUT);

@@ -78,8 +78,7 @@ TEST_CASE(
       notes.expect(done == 0, "done before its stream came to it");
       while (called < 2) std::this_thread::yield();
       __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
-      const std::vector<int32_t> got = buffer.read(stream);  // read in stream order, without a wait for the
-                                                             // requests
+      const std::vector<int32_t> got = buffer.read(stream);  // does not wait for the requests
       size_t wrong = 0;
       for (size_t i = 0; i < kCount; i++) wrong += got[i] != static_cast<int32_t>(i) * 3 * 2 * 2;
       notes.expect(wrong == 0, std::to_string(wrong) + " wrong");

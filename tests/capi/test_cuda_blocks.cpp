@@ -190,8 +190,7 @@ TEST_CASE("a group's calls on one stream are ordered with it, and not with each 
       const FakeCuda fake(1, 11);
       Findings f;
       const std::string error = run(backend.c_str(), 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
-        constexpr uint64_t kCount = 1'500'000;  // so large that a send does not complete before its receive
-                                                // starts
+        constexpr uint64_t kCount = 1'500'000;  // a send does not complete before its receive
         const Stream stream;
         const weft_coll_options options = on(stream);
         DeviceBuffer<int32_t> mine(kCount), theirs(kCount), sum(10);

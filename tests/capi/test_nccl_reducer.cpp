@@ -329,8 +329,7 @@ TEST_CASE("the cost of collectives is measured in the buckets' memory") {
     }
   }));
   notes.check();
-  CHECK(all_reduces() >= 2 * (3 * kOwnBuckets + 3));  // three of each size by each rank, besides those of the
-                                                      // buckets
+  CHECK(all_reduces() >= 2 * (3 * kOwnBuckets + 3));  // three a size by each rank, and the buckets'
 }
 
 TEST_CASE("a communicator on another device than the gradients is an error") {

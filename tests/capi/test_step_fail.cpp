@@ -452,8 +452,7 @@ TEST_CASE(
     CHECK(train("shm", 2, WEFT_PROGRESS_THREAD, way, [&](Trainer& trainer, Rank& rank) {
             weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
             begin.flags = WEFT_BEGIN_FIXED;
-            const uint64_t absent[] = {1, 2, 3};  // those of the first bucket; the second bucket holds only
-                                                  // parameter 0
+            const uint64_t absent[] = {1, 2, 3};  // all of the first bucket
             trainer.step(0, Draw(rank.size));
             trainer.expect(weft_reducer_begin(trainer.reducer(), &begin) == WEFT_OK, "begin");
             trainer.expect(weft_reducer_absent(trainer.reducer(), absent, 3) == WEFT_OK, "absent");

@@ -17,8 +17,7 @@ namespace {
 constexpr int kBoundMs = 10000;
 constexpr int kSetupMs = 30000;
 constexpr int kStopped = 2;
-constexpr int kBuffersAreMine = 2;  // mark: the failed call has returned, and the program has filled the
-                                    // buffer
+constexpr int kBuffersAreMine = 2;  // mark: the buffer is the program's again
 constexpr int kLate = 3;            // status of the final word: the buffer was written to
 
 }  // namespace

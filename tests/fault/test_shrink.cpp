@@ -268,8 +268,7 @@ TEST_CASE("arena memory stays at its address and belongs to the survivors") {
       };
       for (uint64_t i = 0; i < kCount; i++) data[i] = value(i, rank, 1);
       work_until_failed(joined.comm, reporter, 1);
-      weft_comm* next = shrink(joined.comm, 0, reporter);  // the old communicator is destroyed, its memory is
-                                                           // not
+      weft_comm* next = shrink(joined.comm, 0, reporter);  // its memory outlives it
       if (next == nullptr) return;
       bool right = true;
       for (uint64_t i = 0; i < kCount; i++) right &= data[i] == value(i, rank, 1);

@@ -80,8 +80,7 @@ TEST_CASE("a stopped rank is named by all others, and gets the error itself when
       REQUIRE(ranks.last_word(victim, kBoundMs, &word));
       INFO("the stopped rank: " << word.text);
       CHECK(word.status == WEFT_ERR_PEER_FAILED);
-      CHECK(names(word.text, victim));  // the rank itself, because the others' report arrived before they
-                                        // left
+      CHECK(names(word.text, victim));  // itself: the others' report came first
       CHECK(ranks.exited_cleanly(victim, kBoundMs));
     }
   }

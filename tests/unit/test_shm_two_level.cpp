@@ -151,8 +151,7 @@ struct Buffers {
 
 void run_call(ShmRank& rank, const Call& call, const Bytes& expected, const char* path) {
   Call mine = call;
-  mine.in_place = call.in_place && rank.rank() % 3 != 1;  // a rank need not know whether another one works in
-                                                          // place
+  mine.in_place = call.in_place && rank.rank() % 3 != 1;  // ranks may differ
   const Buffers buffers(rank, mine);
   CollectiveArgs args = args_of(call, static_cast<size_t>(rank.size()));
   args.src = buffers.src;

@@ -384,8 +384,7 @@ TEST_CASE("a different version of Weft is refused with both versions in its erro
   other.say(text_of(encode_hello(hello)));
   std::string heard;
   CHECK(other.ends(&heard));
-  CHECK(heard.size() == Hello::kBytes);  // the store's own hello, from which the other side can report the
-                                         // same
+  CHECK(heard.size() == Hello::kBytes);  // so that the other side can report it too
 }
 
 TEST_CASE("a listener at the store's address that is no store is an error at once") {

@@ -38,8 +38,7 @@ cudaError_t allocate(Kind kind, void** pointer, size_t size, const char* call) {
   block.size = size;
   if (kind == Kind::kDevice) {
     block.content = std::shared_ptr<std::byte[]>(new std::byte[size]);
-    std::memset(block.content.get(), 0xcd, size);  // fills fresh memory with garbage, so that no code relies
-                                                   // on zeros
+    std::memset(block.content.get(), 0xcd, size);  // no code may rely on zeros
   }
   s.blocks[block.base] = std::move(block);
   *pointer = base;

@@ -51,8 +51,7 @@ struct Clique {
   int size = 0;
   std::vector<ncclComm*> members;                            // by rank; null until the rank has joined
   std::map<uint64_t, std::map<int, Task*>> collectives;      // by number, then by rank
-  std::map<std::tuple<int, int, uint64_t>, Task*> messages;  // sends without a matching receive: (from, to,
-                                                             // number)
+  std::map<std::tuple<int, int, uint64_t>, Task*> messages;  // unmatched sends: from, to, number
   std::map<std::tuple<int, int, uint64_t>, Task*> receives;
 };
 
