@@ -66,8 +66,7 @@ TEST_CASE("ranks that do not see the same neighbours are named") {
   CHECK_FALSE(group_ranks(1, near, &grouping).ok());
 }
 
-TEST_CASE(
-    "hosts that need different numbers of all-gathers finish together, and report a failure inside") {
+TEST_CASE("hosts that need different numbers of all-gathers finish together, and report a failure inside") {
   SystemClock clock;
   clock.set_crowded(true);
   ThreadGroup group(4, clock);
