@@ -1,5 +1,5 @@
-// The receiving side of FramedTransport: what comes is checked, given to its receive or kept for it. heard is
-// called by the link; receive and peek by lanes.
+// The receiving side of FramedTransport. It checks frames, and matches messages with posted receives or
+// retains them as unexpected messages. The link calls heard(); lanes call receive() and peek().
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -11,9 +11,9 @@
 namespace weft::frames {
 namespace {
 
-// Messages of one rank that wait for a receive: a lane has a few, so more are no honest sender's.
+// Most unexpected messages of one rank. A lane has only a few, so a sender that exceeds this is faulty.
 constexpr size_t kMostArrived = 65536;
-// Memory of unexpected messages that is kept for the next ones, of all ranks.
+// Most memory that is retained for reuse by later unexpected messages of all ranks, bytes.
 constexpr uint64_t kMostIdleBytes = uint64_t{4} << 20;
 
 }  // namespace
@@ -36,7 +36,7 @@ void FramedTransport::receive(int rank, const MessageTag& tag, std::byte* data, 
   unused_arrived_.splice(unused_arrived_.end(), peer.arrived, it);
 }
 
-// A message has found its receive: copy what has come of it, or ask for it.
+// Matches a message with its receive. Copies the data that has arrived, or accepts the offer with kGo.
 void FramedTransport::take(Posted& receive, const Header& header, ByteView data) {
   Message& message = *receive.message;
   Peer& peer = *receive.peer;
@@ -45,7 +45,7 @@ void FramedTransport::take(Posted& receive, const Header& header, ByteView data)
   message.waits = header.waits;
   if (eager) pay_back(peer, cost(header.size));
   if (header.size > receive.capacity) {
-    // An offer stays unanswered: the communicator is about to fail.
+    // An offer gets no kGo, because the communicator is about to fail.
     return retire(receive, Status::error(Code::kMismatch,
                                          cat("rank ", peer.rank, " sent ", bytes_text(header.size), " where ",
                                              bytes_text(receive.capacity), " are expected")));
@@ -67,7 +67,8 @@ void FramedTransport::append(Posted& receive, ByteView data) {
   if (receive.moved == receive.size) retire(receive, {});
 }
 
-// Room in the window again. The sender learns it before it runs out.
+// Returns consumed bytes to the sender's window. It sends kCredit for half a window or more at a time,
+// before the sender runs out.
 void FramedTransport::pay_back(Peer& peer, uint64_t bytes) {
   peer.owed += bytes;
   if (peer.owed >= kWindowBytes / 2) tell(peer, NoteKind::kCredit, std::exchange(peer.owed, 0));
@@ -95,7 +96,8 @@ void FramedTransport::heard(ByteView head, ByteView data) {
   }
 }
 
-// A frame from a rank that shows what only that rank was told; anything else is thrown away.
+// Checks that a frame carries the token that this rank issued to its sender, and processes it. Discards all
+// other frames and logs the first of them.
 template <class Frame>
 void FramedTransport::hear(ByteView bytes, ByteView data) {
   Frame frame;
@@ -127,6 +129,8 @@ bool FramedTransport::arrived(Peer& peer, const Header& header, ByteView data) {
   return true;
 }
 
+// Retains an unexpected message, in free memory that is large enough if there is any. Returns false if the
+// sender exceeds its window or kMostArrived.
 bool FramedTransport::keep(Peer& peer, const Header& header, ByteView data) {
   const bool eager = header.offered == 0;
   if (peer.arrived.size() >= kMostArrived) return false;
@@ -161,7 +165,7 @@ bool FramedTransport::arrived(Peer& peer, const Fragment& fragment, ByteView dat
     append(*receive, data);
     return true;
   }
-  if (offered) return true;  // nobody wants it any more
+  if (offered) return true;  // the receive was cancelled
   const auto kept = std::find_if(peer.arrived.begin(), peer.arrived.end(), [&](const Arrived& arrived) {
     return arrived.header.offered == 0 && arrived.header.name == fragment.name;
   });
@@ -184,7 +188,7 @@ bool FramedTransport::arrived(Peer& peer, const Note& note, ByteView data) {
   const auto it = std::find_if(peer.posted.begin(), peer.posted.end(), [&](const Posted& posted) {
     return posted.is_send && !posted.going && posted.name == note.first;
   });
-  if (it == peer.posted.end()) return true;  // taken back
+  if (it == peer.posted.end()) return true;  // the send was cancelled
   it->going = true;
   it->other_name = note.second;
   if (it->size > 0) streams_++;

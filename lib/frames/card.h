@@ -1,5 +1,5 @@
-// What a rank tells the others of itself before they meet over a link. Written and read by meet.cpp, on the
-// program's thread; it comes from another process, so its bounds are checked before anything is believed.
+// The handshake info that ranks exchange before they connect over a link. meet.cpp encodes and decodes it on
+// the thread that creates the communicator. The bytes come from another process, so decode checks all bounds.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,17 @@
 
 namespace weft::frames {
 
-// Of one rank's address, far above what UCX makes for a machine with many devices, the longest that we know.
+// Longest address of a rank, bytes. The longest known addresses are UCX's on a machine with many devices;
+// they are far shorter.
 inline constexpr uint32_t kMostAddressBytes = 64 * 1024;
+// Longest error text, bytes.
 inline constexpr uint32_t kMostProblemBytes = 1024;
 
-// Its address, and for each rank the token that it shall show. Or why it has none.
+// One rank's handshake info. It has either an address or a problem.
 struct Card {
-  std::string problem;
-  Bytes address;
-  std::vector<uint64_t> tokens;
+  std::string problem;           // why the rank's link did not open; empty if it did
+  Bytes address;                 // Link::open
+  std::vector<uint64_t> tokens;  // by rank: the token that frames from that rank must carry
 };
 
 inline Bytes encode(const Card& card) {
@@ -28,7 +30,8 @@ inline Bytes encode(const Card& card) {
   return writer.take();
 }
 
-// False, and the card is not to be used, when the bytes are not one card for so many ranks.
+// Decodes the handshake info of a group of `ranks` ranks. Returns false if the bytes are malformed; then
+// *card must not be used.
 inline bool decode(ByteView bytes, int ranks, Card* card) {
   ByteReader reader(bytes);
   card->problem = reader.get_string(kMostProblemBytes);

@@ -28,7 +28,7 @@ CustomLink::CustomLink(const weft_transport& table, int rank, int size, Log& log
 template <class Call>
 auto CustomLink::inside(Inside where, Call&& call) {
   thread_ = std::this_thread::get_id();
-  const Inside around = inside_.exchange(where);  // heard may lead to a send
+  const Inside around = inside_.exchange(where);  // nested: events_->heard() may call send()
   const auto result = call();
   inside_ = around;
   carried_.rethrow();
@@ -98,7 +98,7 @@ bool CustomLink::send(int peer, ByteView head, ByteView data, Lent& lent) {
   if (result == WEFT_TRANSPORT_SENT && known) return false;
   if (!known) {
     misbehaved("completed a frame that it had not kept");
-    return true;  // sent() has counted it
+    return true;  // events_->sent() has completed the frame
   }
   if (result != WEFT_TRANSPORT_LOST) misbehaved(cat("answered ", result, " to send"));
   events_->lost(peer, lost_status(peer, nullptr));
@@ -175,7 +175,8 @@ void CustomLink::misbehaved(const std::string& how) {
   }
 }
 
-// A call from another thread finds nothing that it may touch but the log.
+// Returns true if an event may be processed. An event on another thread is only logged, because that thread
+// must not access the link. An event at the wrong time loses all peers.
 bool CustomLink::may_call_back(bool allowed, const char* what) {
   if (std::this_thread::get_id() != thread_) {
     log_.error(cat("transport \"", table_.name, "\" called ", what, " on a thread of its own: ignored"));
@@ -185,8 +186,8 @@ bool CustomLink::may_call_back(bool allowed, const char* what) {
   return allowed && !misbehaved_;
 }
 
-// What is thrown passes the program's frames of C, to where the table was called; on a thread of the
-// program's own, which finds nothing but the log, it ends here.
+// Runs the body of an event. inside() rethrows an exception of the body after the program's C function has
+// returned. On any other thread the exception is discarded here.
 template <class Call>
 void CustomLink::called_back(Call&& call) {
   if (std::this_thread::get_id() == thread_) return carried_.run(call);
@@ -212,7 +213,8 @@ void CustomLink::on_sent(void* self, uint64_t token, weft_status status) {
     if (std::this_thread::get_id() != link.thread_) return void(link.may_call_back(now, "sent"));
     Lent* const lent = link.take_back(token);
     if (lent == nullptr) return link.misbehaved("completed a frame twice, or one that it was not given");
-    // It is counted in any case: nobody reads its bytes any more.
+    // Completes the frame even if the event is at the wrong time, because the table no longer reads its
+    // memory.
     link.events_->sent(*lent, status == WEFT_OK ? Status() : link.lost_status(lent->peer, nullptr));
     link.may_call_back(now, "sent");
   });

@@ -1,5 +1,6 @@
-// A Link over a program's own table of functions (weft_transport.h). Nothing that the table does is believed:
-// a token that was not handed out, a call back at the wrong time or limits that cannot be lose all peers.
+// A Link over a program's own table of functions (weft_transport.h). It checks results and events of the
+// table. An unknown token, an event at the wrong time or an invalid argument loses all peers; invalid limits
+// fail connect().
 #pragma once
 
 #include <weft/weft_transport.h>
@@ -17,7 +18,7 @@ namespace weft::frames {
 
 class CustomLink final : public Link {
  public:
-  // log outlives the link. table: checked, complete.
+  // log outlives the link. table: validated, with all required functions.
   CustomLink(const weft_transport& table, int rank, int size, Log& log);
   ~CustomLink() override { stop(); }
 
@@ -33,7 +34,7 @@ class CustomLink final : public Link {
   const char* name() const override { return table_.name; }
 
  private:
-  // Which of the table's functions is running: it says what may be called back.
+  // The table's function that is running. It determines which events are permitted.
   enum class Inside { kNothing, kOpen, kConnect, kSend, kProgress, kClosePeer, kSettled };
   template <class Call>
   auto inside(Inside where, Call&& call);
@@ -47,9 +48,10 @@ class CustomLink final : public Link {
   static void on_lost(void* self, int32_t peer, const char* reason);
   Status lost_status(int peer, const char* reason) const;
 
-  // A frame that the table holds, or none; its token is its place and its generation.
+  // An entry for a frame in flight. The frame's token consists of the index in loans_ (low 32 bits) and of
+  // the generation, which changes at each completion.
   struct Loan {
-    Lent* lent = nullptr;
+    Lent* lent = nullptr;  // null: the entry is free
     uint32_t generation = 0;
   };
   uint64_t lend(Lent& lent);
@@ -60,16 +62,16 @@ class CustomLink final : public Link {
   const int size_;
   Log& log_;
   LinkEvents* events_ = nullptr;
-  weft_transport_events told_{};  // what the table calls back
+  weft_transport_events told_{};  // the event functions, passed to the table's open
   void* link_ = nullptr;
   bool open_ = false;
   bool misbehaved_ = false;
   CarriedException carried_;
-  // Atomic because a transport may call back on any thread, to be refused.
+  // Atomic, because a faulty transport may report events on any thread; these are rejected.
   std::atomic<Inside> inside_{Inside::kNothing};
-  std::atomic<std::thread::id> thread_{};  // that is inside
+  std::atomic<std::thread::id> thread_{};  // the thread that last called the table
   std::vector<Loan> loans_;
-  std::vector<uint32_t> free_;  // places in loans_
+  std::vector<uint32_t> free_;  // indices of free entries in loans_
 };
 
 }  // namespace weft::frames

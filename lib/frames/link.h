@@ -1,8 +1,9 @@
-// What a network has to do so that FramedTransport (transport.h) makes a Transport of it: carry frames
-// between ranks, in order, each at most a piece. Matching, flow control, long messages and taking back are
-// done above. Implemented by backends.
+// The interface of a network that FramedTransport (transport.h) turns into a Transport. A link delivers
+// frames between two ranks in order. A frame has a head and at most one piece of data. FramedTransport adds
+// matching, flow control, long messages and cancellation. Backends implement it.
 //
-// Threads: everything with the engine's drive lock held. A link calls back from inside its own calls.
+// Threads: every function is called with the progress lock held. A link reports events only from inside its
+// own functions, so under the same lock.
 #pragma once
 
 #include <cstdint>
@@ -20,61 +21,70 @@ namespace weft::frames {
 
 class Link;
 
-// A frame that the link may still read.
+// The state of a frame that FramedTransport passes to a link. The link may read the frame's memory while
+// `busy` is true. The link alone uses `peer` and `link`.
 struct Lent {
   bool busy = false;
-  int peer = 0;  // these two are for the link, while it is busy
+  int peer = 0;
   Link* link = nullptr;
 };
 
-// What a link tells, from inside open, connect, send, progress, settled and close.
+// The events that a link reports, from inside open, connect, send, progress, settled and close.
 class LinkEvents {
  public:
-  // A frame, from whoever sent it; the bytes are the link's and go when this returns.
+  // Reports a received frame, whose sender is not authenticated yet. The link owns the bytes; they are valid
+  // until this returns.
   virtual void heard(ByteView head, ByteView data) = 0;
-  // A frame that was lent is not read any more. An error says that it did not go, and that the peer is lost.
+  // Reports that the link no longer reads an in-flight frame. An error status means that the frame was not
+  // sent and that the peer is lost.
   virtual void sent(Lent& lent, const Status& status) = 0;
-  // Nothing reaches this peer, or comes from it, any more.
+  // Reports that the connection to a peer is lost in both directions.
   virtual void lost(int peer, Status why) = 0;
 
  protected:
   ~LinkEvents() = default;
 };
 
-// How a peer's frames are best cut.
+// Sizes of the frames and messages to a peer.
 struct LinkLimits {
-  uint64_t piece_bytes = 0;  // data of one frame, at most
-  uint64_t eager_bytes = 0;  // up to here a message is sent without asking first
+  uint64_t piece_bytes = 0;  // largest data of one frame
+  uint64_t eager_bytes = 0;  // largest message that is sent without an offer
 };
 
 class Link {
  public:
-  // Nothing is called back and nothing is read any more when it returns; bounded.
+  // Destroys the link in bounded time. On return the link reports no event and reads no in-flight frame.
   virtual ~Link() = default;
-  // First. *address: where the other ranks reach this one, 1 to kMostAddressBytes bytes.
+  // Opens the link; called before all other functions. *address: the address at which the other ranks reach
+  // this one, 1 to kMostAddressBytes bytes. `events` outlives the link.
   virtual Status open(LinkEvents& events, Bytes* address) = 0;
-  // Whether join is to be called; the same on all ranks.
+  // Returns true if the link needs join(). All ranks return the same value.
   virtual bool joins() const { return false; }
-  // Collective, before the first connect: all addresses, by rank. The ranks have just agreed to call it.
+  // Sets up state that all ranks share. Collective; called before the first connect, after the ranks have
+  // agreed to call it. addresses: by rank.
   virtual Status join(const std::vector<ByteView>& /*addresses*/) { return {}; }
-  // Once for each peer. Of two ranks the lower one connects first; the other one does when it has heard from
-  // it.
+  // Connects to a peer and sets *limits. Called once for each peer. The lower rank of a pair connects first;
+  // the higher rank connects after it has received the lower rank's kHello.
   virtual Status connect(int peer, ByteView address, LinkLimits* limits) = 0;
-  // Never blocks; head has at most kMostHeadBytes (wire.h), data a piece. True: head and data are lent until
-  // sent(lent), which has lent.busy set meanwhile. False: they are not, because they are on their way, or
-  // because the peer was lost, as lost() has said.
+  // Sends a frame; never blocks. head: at most kMostHeadBytes (wire.h). data: at most piece_bytes. Returns
+  // true if head and data are in flight: the link has set lent.busy, and reads them until it reports
+  // sent(lent). Returns false if the link does not read them any more: it has sent or copied them, or the
+  // peer is lost and the link has reported lost().
   virtual bool send(int peer, ByteView head, ByteView data, Lent& lent) = 0;
-  // A bounded amount of work; true if there was any.
+  // Does a bounded amount of work. Returns true if it did any.
   virtual bool progress() = 0;
-  // Give the connection up: what is lent comes back in the next calls of progress().
+  // Closes the connection to a peer. The link reports sent() for the peer's in-flight frames, from inside
+  // this call or from later calls of progress().
   virtual void close(int peer) = 0;
-  // Give everything up, because what is lent does not come back: nothing is read any more when it returns.
+  // Ends all connections immediately. Called if in-flight frames are not completed in time. On return the
+  // link reads no frame any more.
   virtual void stop() = 0;
-  // See Transport.
+  // See Transport::settled and Transport::offload.
   virtual bool settled() = 0;
   virtual Offload* offload() { return nullptr; }
-  // What frames to this peer travel on, "tcp/eth0", and what carries them, "UCX 1.13.1".
+  // Returns the networks that frames to a peer use, as text for the user: "tcp/eth0".
   virtual std::string path(int peer) const = 0;
+  // Returns the library that sends the frames, as text for the user: "UCX 1.13.1".
   virtual std::string about() const = 0;
   virtual const char* name() const = 0;
 };

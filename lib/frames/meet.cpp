@@ -12,7 +12,7 @@
 namespace weft::frames {
 namespace {
 
-// A number that a stranger cannot guess, never 0.
+// Sets *token to a random number that an unauthenticated client cannot guess; never 0.
 Status make_token(uint64_t* token) {
   do {
     if (getrandom(token, sizeof *token, 0) != static_cast<ssize_t>(sizeof *token)) {
@@ -22,6 +22,7 @@ Status make_token(uint64_t* token) {
   return {};
 }
 
+// Issues a token for each rank, opens the link and fills this rank's handshake info.
 Status make_card(FramedTransport& transport, int ranks, Card* card) {
   for (int r = 0; r < ranks; r++) {
     WEFT_TRY(make_token(&transport.peer(r).token_in));
@@ -34,9 +35,10 @@ Status make_card(FramedTransport& transport, int ranks, Card* card) {
   return {};
 }
 
-// Of two ranks the lower one calls, and the other one when it has heard the call. If both called, UCX would
-// settle later which call counts, by endpoints that may have been closed by then: UCX 1.13 ends the process
-// over that (docs/design.md).
+// Connects to all higher ranks and sends kHello. The lower rank of each pair connects first; the higher rank
+// connects after it has received kHello (answer). If both connected at once, UCX would decide later which
+// connection remains, by endpoints that may be closed by then. UCX 1.13 then ends the process
+// (docs/design.md).
 Status call(FramedTransport& transport, int rank, const std::vector<Card>& cards) {
   for (size_t r = static_cast<size_t>(rank) + 1; r < cards.size(); r++) {
     WEFT_TRY(transport.connect(static_cast<int>(r), cards[r].address));
@@ -45,6 +47,7 @@ Status call(FramedTransport& transport, int rank, const std::vector<Card>& cards
   return {};
 }
 
+// Connects to the lower ranks whose kHello has arrived, and replies with kHello.
 Status answer(FramedTransport& transport, int rank, const std::vector<Card>& cards) {
   for (int r = 0; r < rank; r++) {
     Peer& peer = transport.peer(r);
@@ -55,7 +58,8 @@ Status answer(FramedTransport& transport, int rank, const std::vector<Card>& car
   return {};
 }
 
-// Until everybody is `heard`. `step` is done in every round.
+// Makes progress until the flag `heard` is true for every other rank, or until the deadline. Calls `step` in
+// each round. Fails if a rank whose flag is not set is lost.
 template <class Step>
 Status await(FramedTransport& transport, const BackendArgs& args, bool Peer::* heard, Step&& step) {
   const int rank = args.exchange.rank();
@@ -85,7 +89,7 @@ Status await(FramedTransport& transport, const BackendArgs& args, bool Peer::* h
       .with_ranks(silent);
 }
 
-// What links do together before any of them connects.
+// Runs the collective Link::join, for links that need it, before any link connects.
 Status join(FramedTransport& transport, const BackendArgs& args, const std::vector<Card>& cards) {
   if (!transport.joins()) return {};
   WEFT_TRY(agree_on(args.exchange, {}, args.deadline));
@@ -95,13 +99,15 @@ Status join(FramedTransport& transport, const BackendArgs& args, const std::vect
   return agree_on(args.exchange, transport.join(addresses), args.deadline);
 }
 
-// Every rank's hello, then every rank's word that it has those: then nobody waits for this one.
+// Connects all ranks: first every rank receives every rank's kHello, then every rank's kReady. It returns
+// after this rank's last kReady has left the process, so no other rank waits for this rank's progress.
 Status meet(FramedTransport& transport, const BackendArgs& args, const std::vector<Card>& cards) {
   WEFT_TRY(join(transport, args, cards));
   const int rank = args.exchange.rank();
   const Status called = call(transport, rank, cards);
   const Status agreed = agree_on(args.exchange, called, args.deadline);
-  // A link may not reach who has died; that it has the exchange knows.
+  // A connection may have failed because the peer died. The exchange knows that cause, which is reported
+  // instead.
   Status lost = called.ok() ? Status() : args.exchange.check();
   if (lost.code() == Code::kPeerFailed) return lost;
   WEFT_TRY(agreed);

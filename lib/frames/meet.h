@@ -1,5 +1,5 @@
-// Connecting the ranks of a communicator over links, one of each rank. Called while it is formed, on the
-// program's thread.
+// Connects the ranks of a communicator over links, one link on each rank. Called during group setup, on the
+// thread that creates the communicator.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,8 @@
 
 namespace weft::frames {
 
-// Collective over args.exchange. Ends when every rank has heard from every other one over its link.
+// Creates a FramedTransport over `link` and connects it to all ranks. Collective over args.exchange. Returns
+// after every rank has received a frame from every other rank over its link, or with an error.
 Status meet_over(std::unique_ptr<Link> link, const BackendArgs& args, std::unique_ptr<Transport>* transport);
 
 }  // namespace weft::frames

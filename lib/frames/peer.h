@@ -1,5 +1,5 @@
-// One other rank, as the transport sees it: what waits for it and what came from it. A value without
-// behaviour: transport.cpp, arrivals.cpp and meet.cpp work on it. Threads: under the engine's drive lock.
+// The transport's state for one other rank: posted messages, unexpected messages and connection state. Plain
+// data, used by transport.cpp, arrivals.cpp and meet.cpp. Threads: guarded by the progress lock.
 #pragma once
 
 #include <array>
@@ -16,31 +16,33 @@ namespace weft::frames {
 struct Peer;
 struct Posted;
 
-// Parts of one message that the link holds at a time.
+// Most fragments of one message that are in flight at a time.
 inline constexpr size_t kDepth = 4;
 
-// A frame of a message.
+// A frame in flight, and the message that it belongs to.
 struct Part : Lent {
-  Posted* posted = nullptr;  // null: of a note
+  Posted* posted = nullptr;  // null: the frame is a Note
 };
+// A frame with its head.
 template <class Frame>
 struct Flight : Part {
   Frame frame;
 };
 
-// A send, or a receive. Receives never lend their buffer to the link: it is written in heard() alone.
+// A posted send or receive. The link never accesses the buffer of a receive: FramedTransport copies data to
+// it.
 struct Posted {
   Peer* peer = nullptr;
   Message* message = nullptr;  // null once it is done
   bool is_send = false;
-  bool going = false;       // receives: their message comes; sends: what is not sent yet may be
-  bool offered = false;     // the message waits, or waited, for kGo
-  uint64_t name = 0;        // for the other side; never 0, never used again
-  uint64_t other_name = 0;  // the other side's
-  uint64_t size = 0;        // of a send, or of the message that is being received
-  uint64_t moved = 0;       // of that
-  uint32_t in_flight = 0;   // what the link holds of it: while there is any, it reads the buffer
-  bool refused = false;     // a part of it was not sent
+  bool going = false;       // receives: matched with a message; sends: the remaining data may be sent
+  bool offered = false;     // the message was offered, not sent eagerly
+  uint64_t name = 0;        // identifies this send or receive to the peer; never 0, never reused
+  uint64_t other_name = 0;  // receives: the sender's name; sends: the name that the fragments carry
+  uint64_t size = 0;        // of the message, bytes; receives: valid if going
+  uint64_t moved = 0;       // bytes of it that were passed to the link, or received
+  uint32_t in_flight = 0;   // sends: frames that the link holds; it may read the buffer while there are any
+  bool refused = false;     // a frame of it was not sent
   MessageTag tag;           // receives
   const std::byte* source = nullptr;
   std::byte* target = nullptr;
@@ -50,28 +52,29 @@ struct Posted {
   std::list<Posted>::iterator self;
 };
 
-// A message, or the offer of one, that no receive was posted for.
+// An unexpected message: an eager message or an offer that arrived before its receive was posted.
 struct Arrived {
   Header header;
-  std::vector<std::byte> data;  // an eager one's, as far as it has come
+  std::vector<std::byte> data;  // of an eager message, as received so far
 };
 
 struct Peer {
   int rank = 0;
-  bool connected = false;  // from connect to close
+  bool connected = false;  // true from connect to close
   LinkLimits limits;
-  uint64_t token_in = 0;   // what its messages must show
-  uint64_t token_out = 0;  // what ours must show there
+  uint64_t token_in = 0;   // frames from the peer must carry it
+  uint64_t token_out = 0;  // frames to the peer must carry it
   std::list<Posted> posted;
   std::list<Arrived> arrived;
-  uint64_t arrived_bytes = 0;  // what eager messages in `arrived` count against the window
+  uint64_t arrived_bytes = 0;  // window bytes that eager messages in `arrived` use
   uint64_t may_send = 0;       // eager bytes that the peer has room for
-  uint64_t owed = 0;           // eager bytes that were taken and not told yet
-  uint64_t sent = 0;           // frames, each way
-  uint64_t received = 0;
-  bool hello = false;
-  bool ready = false;
-  // After the link has lost it, or it was closed.
+  uint64_t owed = 0;           // eager bytes that were consumed and not yet credited to the peer
+  uint64_t sent = 0;           // frames
+  uint64_t received = 0;       // frames
+  bool hello = false;          // its kHello has arrived
+  bool ready = false;          // its kReady has arrived
+  // True after the link has lost the peer, the peer has violated the protocol, or this rank has closed the
+  // connection.
   bool broken = false;
   Status why;
   uint64_t broken_ns = 0;

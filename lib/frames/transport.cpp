@@ -11,12 +11,13 @@
 namespace weft::frames {
 namespace {
 
-// Calls of the link in one progress(), and pieces of one message that it is given: a bounded amount of work.
+// Bounds of the work of one progress(): calls of Link::progress, and fragments of one message that are sent.
 constexpr int kProgressRounds = 16;
 constexpr int kStreamPieces = 16;
-// How long a link may take to let go of a buffer after its peer was closed.
+// Most time from Link::close until the link has completed the frames of a cancelled send.
 constexpr int64_t kDrainMs = 2000;
 
+// The status of messages that are cancelled.
 Status closed() noexcept {
   return guarded([] { return Status::error(Code::kCancelled, "the message was taken back"); });
 }
@@ -63,12 +64,13 @@ Posted& FramedTransport::post(int rank, Message* message) {
   return posted;
 }
 
-// The one behind it in its peer's list.
+// Returns the next entry of the peer's list; null at its end.
 Posted* FramedTransport::following(const Posted& posted) {
   const auto next = std::next(posted.self);
   return next == posted.peer->posted.end() ? nullptr : &*next;
 }
 
+// Completes a message with `status` and frees its entry.
 void FramedTransport::retire(Posted& posted, Status status) {
   if (&posted == next_) next_ = following(posted);
   Message& message = *std::exchange(posted.message, nullptr);
@@ -87,7 +89,7 @@ void FramedTransport::send(int rank, const MessageTag& tag, const Descriptor& de
   send.source = data;
   send.size = size;
   bytes_sent_.fetch_add(size, std::memory_order_relaxed);
-  if (peer.broken) return;  // completes when that is reported
+  if (peer.broken) return;  // report_broken() completes it
   const bool eager = size <= peer.limits.eager_bytes && cost(size) <= peer.may_send;
   if (eager) peer.may_send -= cost(size);
   send.going = eager;
@@ -110,6 +112,7 @@ void FramedTransport::send(int rank, const MessageTag& tag, const Descriptor& de
   stream(send);
 }
 
+// Sends one frame of a message, with `size` bytes of data.
 template <class Frame>
 void FramedTransport::fly(Flight<Frame>& flight, const std::byte* data, uint64_t size) {
   Peer& peer = *flight.posted->peer;
@@ -122,7 +125,8 @@ void FramedTransport::fly(Flight<Frame>& flight, const std::byte* data, uint64_t
   }
 }
 
-// Give the link more pieces of a message, up to kDepth at a time.
+// Sends more fragments of a message that is `going`; at most kDepth are in flight. Returns true if it sent
+// any.
 bool FramedTransport::stream(Posted& send) {
   bool any = false;
   for (int pieces = 0; pieces < kStreamPieces && send.moved < send.size && !send.peer->broken; pieces++) {
@@ -145,7 +149,8 @@ bool FramedTransport::stream(Posted& send) {
   return any;
 }
 
-// The link may have completed the last frame from inside its send: then the message is done already.
+// Completes a send if all its frames were sent. If the link has completed the last frame from inside
+// Link::send, the message is done already.
 void FramedTransport::finish_if_done(Posted& send) {
   if (send.message == nullptr) return;
   if (send.going && send.moved == send.size && send.in_flight == 0 && !send.refused) retire(send, {});
@@ -178,7 +183,9 @@ void FramedTransport::cancel(Message* message) {
   if (message->impl != nullptr) retire(*posted, closed());
 }
 
-// A link lets go of a buffer only with the peer. Who takes a message back has given the communicator up.
+// Waits until the link no longer reads the buffer of a send that is being cancelled. To end the use of one
+// buffer, a link must close the peer's connection. That is acceptable, because the communicator has failed or
+// is being destroyed when a send is cancelled. After kDrainMs it stops the whole link.
 void FramedTransport::drain(const Posted& send) {
   close(*send.peer);
   const Deadline deadline = Deadline::after(clock_, kDrainMs, 0);
@@ -201,7 +208,7 @@ void FramedTransport::close(Peer& peer) {
   link_->close(peer.rank);
 }
 
-// From here on nothing is sent to the peer. What waits for it is told later (report_broken).
+// Marks a peer as lost. No message is sent to it any more. report_broken() fails its posted messages later.
 void FramedTransport::lose(Peer& peer, Status why) {
   if (peer.broken) return;
   peer.broken = true;
@@ -210,7 +217,8 @@ void FramedTransport::lose(Peer& peer, Status why) {
   any_broken_ = true;
 }
 
-// Complete what waits for peers whose endpoint broke a while ago; true if there was any.
+// Fails the posted messages of peers that were lost at least kGraceNs ago. Messages with frames in flight
+// stay until a later call. Returns true if any failed.
 bool FramedTransport::report_broken() {
   const uint64_t now = clock_.now_ns();
   bool any = false;
@@ -264,8 +272,7 @@ void FramedTransport::tell(Peer& peer, NoteKind kind, uint64_t first, uint64_t s
   link_->send(peer.rank, std::as_bytes(std::span(&note->frame, 1)), {}, *note);
 }
 
-// ---- called by the link
-// ----------------------------------------------------------------------------------------
+// ---- Called by the link ----
 
 void FramedTransport::sent(Lent& lent, const Status& status) {
   lent.busy = false;

@@ -1,12 +1,15 @@
-// A Transport over a Link: messages matched by tag, cut into frames, and taken back at any time. Made by
-// meet.h.
+// A Transport over a Link. It matches messages by tag, splits them into frames, and can cancel a message at
+// any time. Created by meet_over (meet.h).
 //
-// Short messages are sent eagerly; a long one is offered first and sent when the receiver has its place
-// ready. Everything that is written to a buffer of the program is written here, in heard(), for a message
-// that is still wanted: a rank that wakes up late finds nobody who takes what it sends. What arrives before
-// its receive is kept, and no more than kWindowBytes from each rank: beyond that a sender offers everything.
+// Short messages are sent eagerly. A long message is offered first, and its data is sent after the receiver
+// has posted the receive. Received data is written to the program's buffers only here, in heard() and
+// receive(), and only for a posted receive. Late data for a cancelled receive is therefore never written to
+// the program's memory.
 //
-// Threads: as core/transport.h says. The link calls back under the same lock.
+// An eager message that arrives before its receive is posted is retained, up to kWindowBytes from each rank.
+// A sender that has used up its window offers all further messages.
+//
+// Threads: as core/transport.h says. The link reports events under the same lock.
 #pragma once
 
 #include <atomic>
@@ -23,14 +26,15 @@
 
 namespace weft::frames {
 
-// Eager bytes that a receiver holds for one sender at most, and what each message counts besides its data.
+// Most eager bytes that a receiver retains for one sender. A message counts as its data and kMessageCost
+// bytes.
 inline constexpr uint64_t kWindowBytes = uint64_t{2} << 20;
 inline constexpr uint64_t kMessageCost = 128;
 inline uint64_t cost(uint64_t size) {
   return size + kMessageCost;
 }
-// How long a lost peer is not reported: a rank that gives up because of another's failure breaks its
-// connections too, and the control channel tells the cause meanwhile.
+// Delay before operations fail because a peer is lost. A rank that aborts because of another rank's failure
+// closes its connections too. Within the delay the control channel reports the original cause.
 inline constexpr uint64_t kGraceNs = 500'000'000;
 
 class FramedTransport final : public Transport, private LinkEvents {
@@ -59,7 +63,7 @@ class FramedTransport final : public Transport, private LinkEvents {
   std::string transports() const override { return transports_; }
   const char* name() const override { return link_->name(); }
 
-  // For meet.cpp, before anything is posted.
+  // For meet.cpp, before any message is posted.
   Status open(Bytes* address) { return link_->open(*this, address); }
   bool joins() const { return link_->joins(); }
   Status join(const std::vector<ByteView>& addresses) { return link_->join(addresses); }
@@ -67,9 +71,9 @@ class FramedTransport final : public Transport, private LinkEvents {
   Status connect(int rank, ByteView address);
   void tell(Peer& peer, NoteKind kind, uint64_t first = 0, uint64_t second = 0);
   void set_local_size(int size) { local_size_ = size; }
-  void note_transports();  // when all are connected
+  void note_transports();  // logs and stores the links' paths; called when all ranks are connected
 
-  // What another process sent. Called by the link, and by tests/fuzz.
+  // Processes a frame that another process sent. Called by the link and by tests/fuzz.
   void heard(ByteView head, ByteView data) override;
 
  private:
@@ -78,7 +82,7 @@ class FramedTransport final : public Transport, private LinkEvents {
 
   template <class Frame>
   void hear(ByteView head, ByteView data);
-  // What came; false when it breaks the rules.
+  // Process an authenticated frame. They return false if it violates the protocol.
   bool arrived(Peer& peer, const Header& header, ByteView data);
   bool arrived(Peer& peer, const Fragment& fragment, ByteView data);
   bool arrived(Peer& peer, const Note& note, ByteView data);
@@ -89,7 +93,7 @@ class FramedTransport final : public Transport, private LinkEvents {
   bool keep(Peer& peer, const Header& header, ByteView data);
   template <class Frame>
   void fly(Flight<Frame>& flight, const std::byte* data, uint64_t size);
-  bool stream(Posted& send);  // more of a message that is going; true if the link took any
+  bool stream(Posted& send);
   void finish_if_done(Posted& send);
   static Posted* following(const Posted& posted);
   void retire(Posted& posted, Status status);
@@ -105,21 +109,23 @@ class FramedTransport final : public Transport, private LinkEvents {
   int local_size_ = 1;
   std::string transports_;
   std::vector<Peer> peers_;
-  std::list<Posted> unused_;  // kept for their memory
+  // Free lists, which avoid allocations.
+  std::list<Posted> unused_;
   std::list<Arrived> unused_arrived_;
-  uint64_t idle_bytes_ = 0;        // of the data of these
-  std::list<Flight<Note>> notes_;  // some of them under way
+  uint64_t idle_bytes_ = 0;        // capacity of the data of unused_arrived_
+  std::list<Flight<Note>> notes_;  // in flight (busy) or free
   uint64_t last_name_ = 0;
-  // What progress() streams next. A send of the link may complete any message; retire() then moves this on.
+  // The message that progress() considers next. Link::send may complete any message, so retire() advances
+  // next_ if it removes that message.
   Posted* next_ = nullptr;
-  uint32_t streams_ = 0;   // sends that are going and not all handed to the link
-  bool stopped_ = false;   // the link
-  bool advanced_ = false;  // something was done in this call of progress()
+  uint32_t streams_ = 0;   // sends that are `going` and not yet passed to the link completely
+  bool stopped_ = false;   // Link::stop was called
+  bool advanced_ = false;  // this call of progress() did some work
   bool any_broken_ = false;
-  bool strangers_ = false;  // a message was thrown away
+  bool strangers_ = false;  // an invalid frame was discarded and logged
   std::atomic<uint64_t> bytes_sent_{0};
   std::atomic<uint64_t> bytes_received_{0};
-  // Last: what it lent refers to what is above, until it is gone.
+  // Declared last, so destroyed first: its in-flight frames refer to the members above.
   std::unique_ptr<Link> link_;
 };
 

@@ -1,6 +1,6 @@
-// What travels in front of every message over a link, and how it is checked. Written by one rank's transport
-// (transport.cpp), read by another's; a link may be open to anybody who reaches it, so nothing in here is
-// believed before parse has looked at it. Threads: values.
+// Formats of the heads of frames. FramedTransport writes them (transport.cpp) and parses them on another rank
+// (arrivals.cpp). Any process that reaches a link's address may send frames to it. The receiver therefore
+// checks length, kind, sender and token of a head before it uses the other fields. Threads: values.
 #pragma once
 
 #include <algorithm>
@@ -13,22 +13,22 @@
 namespace weft::frames {
 
 enum class FrameKind : uint32_t {
-  kMessage = 1,   // Header, and the first part of an eager message's data
-  kFragment = 2,  // Fragment, and a further part of a message's data
-  kNote = 3,      // Note
+  kMessage = 1,   // Header, and the first piece of an eager message's data
+  kFragment = 2,  // Fragment, and a further piece of a message's data
+  kNote = 3,      // Note, no data
 };
 
-// In front of a message of Transport::send.
+// Head of the first frame of a message of Transport::send.
 struct Header {
   FrameKind kind = FrameKind::kMessage;
   uint32_t from = 0;
-  uint64_t token = 0;  // made by the receiver for this sender and this communicator
+  uint64_t token = 0;  // issued by the receiver for this sender and this communicator
   uint64_t slot = 0;
-  uint64_t size = 0;  // of the data
-  uint64_t name = 0;  // the sender's, for this message
+  uint64_t size = 0;  // of the whole message's data, bytes
+  uint64_t name = 0;  // identifies the message; chosen by the sender
   uint32_t lane = 0;
   uint32_t step = 0;
-  uint32_t offered = 0;  // 0: the data follows; 1: it waits for kGo
+  uint32_t offered = 0;  // 0: eager, the data follows; 1: an offer, the data is sent after kGo
   uint32_t reserved = 0;
   uint64_t waits = 0;  // Message::waits
   Descriptor descriptor;
@@ -37,24 +37,24 @@ struct Header {
 };
 static_assert(sizeof(Header) == 96);
 
-// In front of a further part. Parts of a message come in order.
+// Head of each further frame of a message. The frames of a message arrive in order.
 struct Fragment {
   FrameKind kind = FrameKind::kFragment;
   uint32_t from = 0;
   uint64_t token = 0;
   uint64_t name = 0;
-  uint64_t offset = 0;
-  uint32_t offered = 0;  // 0: name is the sender's, of the header; 1: the receiver's, from kGo
+  uint64_t offset = 0;   // of this frame's data within the message, bytes
+  uint32_t offered = 0;  // 0: name is the sender's, from the Header; 1: name is the receiver's, from kGo
   uint32_t reserved = 0;
 };
 static_assert(sizeof(Fragment) == 40);
 
-// What transports tell each other beside messages.
+// Control frames of the transport.
 enum class NoteKind : uint32_t {
-  kHello = 1,   // I reach you
-  kReady = 2,   // I have everybody's hello
-  kCredit = 3,  // first: bytes of eager messages that you may send again
-  kGo = 4,      // first: your offer's name; second: my receive's, which your fragments shall carry
+  kHello = 1,   // the sender has connected to the receiver
+  kReady = 2,   // the sender has received kHello from all ranks
+  kCredit = 3,  // first: further eager bytes that the receiver of this note may send
+  kGo = 4,      // accepts an offer. first: Header::name of the offer; second: name for its fragments
 };
 struct Note {
   FrameKind kind = FrameKind::kNote;
@@ -67,10 +67,10 @@ struct Note {
 };
 static_assert(sizeof(Note) == 40);
 
-// What stands in front of a frame's data, the longest of the three.
+// Length of the longest head, bytes.
 inline constexpr size_t kMostHeadBytes = sizeof(Header);
 
-// Copy what another process sent; false when its length is not that of a T.
+// Copies a head that another process sent. Returns false if its length is not sizeof(T).
 template <class T>
 bool parse(ByteView bytes, T* value) {
   if (bytes.size() != sizeof(T)) return false;
@@ -78,7 +78,8 @@ bool parse(ByteView bytes, T* value) {
   return true;
 }
 
-// Of a frame in one piece: its head, of the kind that it says; all of it if it is too short or of no kind.
+// Returns the head of a frame whose head and data are contiguous. The frame's kind determines the length; an
+// unknown kind counts as kMessage. A shorter frame is returned whole.
 inline ByteView head_of(ByteView frame) {
   FrameKind kind = FrameKind::kMessage;
   if (frame.size() >= sizeof kind) std::memcpy(&kind, frame.data(), sizeof kind);
