@@ -4,9 +4,10 @@
 
 namespace weft::cuda {
 
-// Makes a device current on the calling thread. A capture that another thread of the program has begun does
-// not forbid the calls made meanwhile. cudaSetDevice does not fit: to go back it would have to set the
-// thread's previous device, which creates a context there, even if the process does not use that device.
+// Makes a device current on the calling thread, and relaxes the thread's capture mode. In this mode a capture
+// that another thread of the program has begun does not forbid the calls made meanwhile. The class pushes a
+// context and does not use cudaSetDevice: restoring the thread's previous device with it would create a
+// context there, even if the process does not use that device.
 class Runtime::Scope {
  public:
   Scope(Runtime& runtime, int device) : Scope(runtime.cuda_.call, runtime.contexts_.of(device)) {}

@@ -20,11 +20,11 @@ uint64_t largest_trial(int ranks);
 // measured times.
 Status calibrate(const Contest::Run& run, int ranks, std::optional<uint64_t>* one_shot);
 
-// Chooses forced->one_shot, equal on all ranks: the value that these processes measured before, or a new
-// measurement on lanes of its own. Collective over args.exchange. Leaves it alone where an option forbids
-// measuring, and where ranks share cores, because that would measure the scheduler. lanes: the ranks that
-// the communicator's all_reduces connect over the transport; its members are empty for a rank that takes no
-// part in them.
+// Sets forced->one_shot, equal on all ranks, to the value that these processes measured before, or to a new
+// measurement on lanes of its own. Collective over args.exchange. Leaves it unchanged where an option gives a
+// value or forbids measuring. Leaves it unchanged where ranks share cores too, because that would measure the
+// scheduler. `lanes` has the ranks that the communicator's all_reduces connect over the transport. Its
+// members are empty for a rank that takes no part in them.
 Status measure_one_shot(const LaneContext& lanes, bool takes_part, const BackendArgs& args, Forced* forced);
 
 }  // namespace weft::coll
