@@ -9,8 +9,9 @@
  * themselves, on the thread on which they were called.
  *
  * Errors: a frame that is not delivered fails an operation at its deadline. A transport that breaks these
- * rules (a repeated completion, an event outside of these calls, limits out of range) fails the communicator
- * with WEFT_ERR_PEER_FAILED, and the text names the transport. Since 0.9 */
+ * rules (a repeated completion, an event outside of these calls) fails the communicator with
+ * WEFT_ERR_PEER_FAILED. Limits or an address out of range fail its creation with WEFT_ERR_UNAVAILABLE. The
+ * text names the transport. Since 0.9 */
 #ifndef WEFT_WEFT_TRANSPORT_H
 #define WEFT_WEFT_TRANSPORT_H
 
@@ -59,7 +60,7 @@ typedef int32_t weft_transport_result;
 /* A transport. All functions but settled and path are required. */
 typedef struct weft_transport {
   size_t struct_size;
-  const char* name;    /* of the backend: 1 to 31 of a-z, 0-9 and '-'; not one of Weft's */
+  const char* name;    /* of the backend: 1 to 27 of a-z, 0-9 and '-'; not one of Weft's */
   const char* summary; /* one line for lists of backends; default: the name */
   void* user_data;
   uint64_t flags; /* 0 */
