@@ -6,9 +6,10 @@ import ctypes
 import math
 import weakref
 from types import TracebackType
-from typing import Optional, Type, TypeVar
+from typing import Any, Callable, Generator, Optional, Type, TypeVar
 
 from ._deferred import deferred, destroy_deferred
+from ._interrupt import raised
 from ._library import check, lib
 from .constants import TIMEOUT_INFINITE, TIMEOUT_POLL, Status
 
@@ -22,6 +23,27 @@ _left: list[Handle] = []
 _RUNNING = (Status.ERR_TIMEOUT, Status.ERR_INTERRUPTED)  # a destroy call that returns these left a callback running
 
 
+def _finalizer(number: int, handle: ctypes.c_void_p, destroy: Callable[..., int]) -> Generator[None, Any, None]:
+    """Destroy the handle when it is resumed, which the garbage collector does once the object is dead.
+
+    The garbage collector resumes it before all finalizers of a cycle, so the memory that the object's operations use
+    still exists. It is suspended inside a try block, because Python ignores exceptions of such callbacks: a signal
+    handler that runs here (Ctrl-C) would have no effect. The next call into the library raises its exception.
+    """
+    try:
+        yield
+    except GeneratorExit:  # the weak reference is gone, because the object was closed
+        return
+    except BaseException as error:
+        raised.append(error)
+    try:
+        if destroy(handle) not in _RUNNING and not handle.value:
+            _open.pop(number, None)
+    except BaseException as error:
+        raised.append(error)
+    yield
+
+
 class Handle:
     """Owns one handle of the library.
 
@@ -32,23 +54,21 @@ class Handle:
 
     def __init__(self, handle: ctypes.c_void_p) -> None:
         self._handle = handle
-        number, destroy = id(self), getattr(lib, self._destructor)
-
-        # The garbage collector runs this callback before all finalizers of a cycle, so the memory that the object's
-        # operations use still exists.
-        def found(_: weakref.ref[Handle]) -> None:
-            if destroy(handle) not in _RUNNING and not handle.value:
-                _open.pop(number, None)
-
-        _open[number] = weakref.ref(self, found)
+        finalizer = _finalizer(id(self), handle, getattr(lib, self._destructor))
+        next(finalizer)
+        _open[id(self)] = weakref.ref(self, finalizer.send)
 
     def __del__(self, _open: dict[int, weakref.ref[Handle]] = _open) -> None:
         if _open.pop(id(self), None) is None:
             return
-        if self.closed:
-            _left.append(self)
-        elif not self._destroyed():
-            deferred.append(self._destroyed)  # the bound method keeps the object and its references alive
+        try:
+            if self.closed:
+                _left.append(self)
+            elif not self._destroyed():
+                deferred.append(self._destroyed)  # the bound method keeps the object and its references alive
+        except BaseException as error:  # of a signal handler; Python would ignore it here
+            raised.append(error)
+            deferred.append(self._destroyed)
 
     def _destroyed(self) -> bool:
         """Destroy the handle. Returns False inside a callback of the library, where the library refuses."""

@@ -1,7 +1,11 @@
 #!/usr/bin/env python3
 """Objects that the garbage collector finds inside a callback of the library are destroyed after it."""
+import collections
 import ctypes
+import functools
 import gc
+import operator
+import signal
 import sys
 import threading
 
@@ -214,6 +218,26 @@ def test_refused_close():
         expect_equal((refused, reducer.closed), ([weft.Status.ERR_STATE], False))
         reducer.close()
         expect(reducer.closed, "the reducer is closed")
+
+
+def test_interrupted():
+    """Ctrl-C while the garbage collector destroys objects is raised by the next call, and the objects are destroyed"""
+    with Collector() as collector:
+        comm = alone()
+        other = alone()
+        collector.leave(other, weft.Reducer(other, one_param()))
+        del other
+        # No Python code runs between the signal and the collection, so the handler runs inside the finalizers.
+        signalled = functools.partial(ctypes.CDLL(None)["raise"], int(signal.SIGINT))
+        collections.deque(map(operator.methodcaller("__call__"), (signalled, gc.collect)), maxlen=0)
+        expect_equal(collector.alive(), [], "handles that are not destroyed")
+        try:
+            comm.barrier()
+            raise AssertionError("Ctrl-C had no effect")
+        except KeyboardInterrupt:
+            pass
+        comm.barrier()
+        comm.close()
 
 
 def test_exit():
