@@ -39,8 +39,9 @@ class LongCall {
   LongCall& operator=(const LongCall&) = delete;
 };
 
-// Returns kUnavailable with "because what: MPI's error text".
+// Returns kUnavailable with the text "because <what>: <MPI's text for the error>".
 Status failed(const std::string& what, int error);
+// Returns MPI's text for the error code.
 std::string words(int error);
 
 }  // namespace weft::mpi

@@ -97,7 +97,8 @@ class Communicator {
   uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }  // any thread
 
  private:
-  // Outlives this object while a Weft thread is inside NCCL.
+  // The things that a thread needs to end NCCL's communicator and free its memory. It outlives this object
+  // while a Weft thread is inside NCCL.
   struct Held {
     std::shared_ptr<Accelerator> accelerator;
     std::shared_ptr<const Library> nccl;

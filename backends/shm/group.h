@@ -88,9 +88,11 @@ class Group {
   // True if [memory, memory + bytes) is in the own arena, aligned to `alignment`; *offset is its offset in
   // the segment.
   bool in_arena(const std::byte* memory, uint64_t bytes, uint64_t alignment, uint64_t* offset) const;
-  // Checks a peer's claim about its arena.
+  // True if [offset, offset + bytes), which a peer sent, lies within the arena of a segment, and offset is a
+  // multiple of alignment.
   bool valid_claim(uint64_t offset, uint64_t bytes, uint64_t alignment) const;
-  // Makes pages of a segment safe and fast to touch. Needs the progress lock.
+  // Populates the pages of this range in `rank`'s segment, so that accesses neither fault nor raise SIGBUS.
+  // Needs the progress lock.
   Status ensure(int rank, uint64_t offset, uint64_t bytes);
   // Reads another process's private memory.
   Status read_private(int rank, uint64_t address, std::byte* to, uint64_t bytes) const;

@@ -33,8 +33,9 @@ class ArenaMemory {
   ArenaMemory(const ArenaMemory&) = delete;
   ArenaMemory& operator=(const ArenaMemory&) = delete;
 
-  // Becomes the arena of the segment `fd`, of the same size. The first `used` bytes keep their contents. An
-  // error changes nothing.
+  // Replaces the memory behind this mapping by the arena of the segment `fd`, which must have the same size;
+  // the addresses stay the same. Copies the first `used` bytes. After an error the old memory is still
+  // mapped, unless only the final population of the new pages failed: then the new memory is.
   Status back_anew(const Fd& fd, const Layout& layout, uint64_t used);
 
   std::byte* base() const { return base_; }

@@ -53,8 +53,8 @@ class PostLocalSgd final : public StatefulHook {
  private:
   static constexpr uint32_t kAll = 0, kLocal = 1;  // collectives
 
-  // Divides gradients that are not averaged by everything in the divisor except the number of ranks, such as
-  // the micro-batches. The mean of the ranks' results then equals that of an all-reduce.
+  // Scales gradients that no collective averages by size / divisor: the divisor without the number of ranks
+  // (the micro-batches, for example). The mean of the ranks' results then equals the result of an all-reduce.
   void share(const weft_bucket& bucket) const {
     const Dtype dtype = dtype_of(bucket);
     copy(host_, dtype, bucket.buffer, dtype, bucket.buffer, bucket.count, bucket.size / bucket.divisor);

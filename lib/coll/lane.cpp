@@ -23,8 +23,9 @@ constexpr uint32_t kLookRounds = 32;
 // Bytes of schedules that a lane keeps. The schedules of a reducer's buckets take a small part of the
 // buckets' own size.
 constexpr uint64_t kPlanBytes = uint64_t{16} << 20;
-// Returns the lane number on the wire. Send and receive lanes share one, because sender and receiver identify
-// their messages. The number below the user's lane is RollCall's.
+// Returns the lane number on the wire. A collective lane has its id. A send lane and the receive lane at the
+// other end have the same number, which counts down from UINT32_MAX by id. UINT32_MAX - 1 is left out,
+// because RollCall uses it.
 uint32_t wire_lane(const LaneKey& key) {
   if (key.kind == LaneKey::Kind::kCollective) return key.id;
   return key.id == 0 ? UINT32_MAX : UINT32_MAX - 1 - key.id;

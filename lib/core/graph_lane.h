@@ -15,8 +15,8 @@
 
 namespace weft {
 
-// Threads: one thread at a time, except health and give_up: any thread. A caller must not hold locks that it
-// also needs to answer other calls.
+// Threads: calls must not overlap, except health and give_up, which any thread may call at any time. Calls
+// may block, so the caller holds no lock that its own other entry points take.
 class GraphLane {
  public:
   // Destroys the lane. Graphs with its operations may still exist: resources that these need stay until they

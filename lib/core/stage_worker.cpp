@@ -68,7 +68,8 @@ void StageWorker::post(std::shared_ptr<StageWork> work) {
     s.queue.back()->phase_.store(StageWork::Phase::kQueued, std::memory_order_relaxed);
     s.queued.store(static_cast<uint32_t>(s.queue.size()));
     if (s.leaves_to_helper(*s.queue.back())) return;
-    // Needed if a thread was set aside; if none starts, the step's deadline reports it.
+    // The last thread may have been left behind in a stage that does not return. If none can be started, the
+    // stage stays queued and the step fails at its deadline.
     (void)start_locked().ok();
   }
   s.wake();

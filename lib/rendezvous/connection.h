@@ -52,7 +52,8 @@ class Connection {
 // Waits until `fd` is ready for `events`. At the deadline *ready is false. kInterrupted: the program ends the
 // call.
 Status await_event(int fd, short events, Clock& clock, Deadline deadline, bool* ready);
-// As await_event, for sending the goodbye: no interrupt ends it. Returns false at the deadline.
+// Waits as await_event does, but no interrupt ends it: for a shutdown, which must not be cut short. Returns
+// false at the deadline.
 bool wait_for(int fd, short events, Clock& clock, Deadline deadline);
 
 }  // namespace weft

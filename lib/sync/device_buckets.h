@@ -60,7 +60,9 @@ class DeviceViews {
 
 class DeviceBuckets {
  public:
-  // kUnsupported for gradients that need too many pieces.
+  // Creates the streams and copy tables of the buckets whose gradients are on devices. kUnsupported if a
+  // gradient has so many gaps that its copy needs more pieces (contiguous runs of elements) than a kernel
+  // launch takes.
   static Status make(const DeviceReach& reach, const Manifest& manifest, const Plan& plan,
                      std::shared_ptr<DeviceBuckets>* made);
   explicit DeviceBuckets(std::shared_ptr<Accelerator> accelerator) : accelerator_(std::move(accelerator)) {}

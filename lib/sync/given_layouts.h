@@ -1,8 +1,9 @@
-// Layouts of gradients that are not laid out as their parameters, for the copies into the bucket and back.
-// Part of a reducer's state.
+// Layouts of gradients that the program passed in another layout than their parameter's. They are used to
+// copy the gradients into the bucket and back. Part of a reducer's state.
 //
-// Threads: the thread that claimed the parameter calls set() before the gradient is counted (while uses are
-// learned, under Uses::mutex). Step calls of() once the parameter has arrived.
+// Threads: the thread that claimed the parameter calls set() before it publishes the gradient as ready; while
+// the reducer still learns how often parameters are used, it does so under Uses::mutex. Step calls of() only
+// after the gradient is published.
 #pragma once
 
 #include <cstdint>

@@ -226,7 +226,8 @@ Status Reducer::retry(const weft_finish_options& options) {
   }
   const uint32_t failed = stamp_;
   s.presence->carry(failed, next_stamp());
-  // Nothing was retained of a bucket that was not communicated because all of its parameters were absent.
+  // The gradients of absent parameters are zero. A bucket with only absent parameters was not communicated,
+  // so nothing was retained of it: its gradients are cleared here.
   for (uint64_t i = 0; i < s.manifest.params.size(); i++) {
     if (has_bucket(i) && s.presence->absent(i, stamp_) && !s.buckets->place(i).sparse)
       clear_place(s.buckets->place(i));

@@ -60,10 +60,10 @@ class Reducer {
   Status param(uint64_t param, weft_param_info* info) const;
   // Takes part in steps without data until all ranks have joined.
   Status join(const weft_join_options& options, weft_join_result* result);
-  // The functions below may be called by any thread. They are lock-free and never poll the engine, not even
-  // in caller mode.
-  //
-  // Given is a gradient in the program's memory.
+  // ready, ready_tensor, ready_sparse and absent: any thread. They never poll the engine, not even in caller
+  // mode. ready takes a lock only while the uses of parameters are being learned.
+
+  // A gradient in the program's memory, as passed to ready.
   struct Given {
     void* data = nullptr;
     const Layout* layout = nullptr;  // null: the parameter's layout
@@ -75,7 +75,8 @@ class Reducer {
   Status ready_tensor(uint64_t param, const weft_tensor& gradient, const weft_stream* stream);
   Status ready_sparse(uint64_t param, const weft_sparse& gradient, const weft_stream* stream);
   Status absent(const uint64_t* params, uint64_t count);
-  // Fails the open step on all ranks, because the program cannot complete it (fail.cpp).
+  // Fails the open step on all ranks, because the program cannot complete it (fail.cpp). One thread at a
+  // time, as begin and finish.
   Status fail(std::string_view text);
 
   // Waits for a finish that was left to streams, and returns the step's result once. Calls that need the

@@ -81,7 +81,8 @@ Status SparseGradient::check_unchanged() const {
                            own_.count, " now), which WEFT_REDUCER_SPARSE_FIXED promises"));
 }
 
-// Evaluates the counts of all ranks; each draws the same conclusion.
+// Checks the ranks' entry counts and chooses how the gradient is communicated. All ranks choose alike,
+// because all have the same counts.
 Status SparseGradient::take_counts() {
   WEFT_TRY(judge_counts(counts_, shape_.rows, &most_));
   way_ = choose();
@@ -203,7 +204,8 @@ SparseGradient::List SparseGradient::list(size_t rank) const {
           counts_[rank]};
 }
 
-// Merges the sorted lists: the next row is the smallest of their next rows.
+// Merges the ranks' lists, which are sorted by row, and sums entries of the same row. Handles a bounded
+// number of rows a call. Returns true when the result is complete.
 bool SparseGradient::merge(const DeviceOps& ops) {
   const size_t lists = way_ == Way::kAlone ? 1 : counts_.size();
   FoldArgs fold;

@@ -130,8 +130,8 @@ class Attacker {
         ::send(held.fd, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   }
 
-  // Closes with a reset, which leaves nothing in TIME_WAIT: the ports suffice for one flood there, not for
-  // several.
+  // Closes with a reset, so that the port does not stay in TIME_WAIT. Otherwise a second flood would find no
+  // free ports.
   static void reset(Held& held) {
     if (held.fd < 0) return;
     const linger at_once{1, 0};

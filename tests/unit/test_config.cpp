@@ -38,7 +38,7 @@ bool contains(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// A file in the build folder that the destructor removes.
+// A temporary file with this content and mode. The destructor removes it.
 struct SecretFile {
   explicit SecretFile(const std::string& content, mode_t mode) {
     const int fd = ::mkstemp(path);

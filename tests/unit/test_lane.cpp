@@ -23,8 +23,8 @@ namespace {
 struct World {
   std::vector<int> writers;  // guarded by the progress lock
   std::atomic<bool> abandoned{false}, tainted{false};
-  // Used by Scripted, by slot, under the progress lock: operations that have begun, and the results of those
-  // that have ended.
+  // Used by Scripted, under the progress lock. begun: the slots of started operations, in order. ended: the
+  // result of each operation that is to end, by slot.
   std::vector<uint64_t> begun;
   std::map<uint64_t, Status> ended;
 };

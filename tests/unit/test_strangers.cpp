@@ -48,7 +48,7 @@ StoreOptions member(const std::string& store, int rank, int size, const std::str
   return options;
 }
 
-// Joins and gathers three times.
+// Joins the store once, performs three all-gathers, and checks every rank's bytes.
 Status meet(const StoreOptions& options) {
   std::unique_ptr<StoreExchange> exchange;
   WEFT_TRY(StoreExchange::make(options, system_clock, silent, in_ms(kHardBoundMs), &exchange));

@@ -64,8 +64,8 @@ struct Composed {
   // True for 16-bit floats, whose partial sums are scaled before they could overflow. Other sums are scaled
   // once, at the end.
   bool narrow() const { return is_float(args.dtype) && element == 2; }
-  // True if src and dst are on a device, where the stages inside the host work, on scratch too. A recipe's
-  // functions must not touch them then.
+  // True if src and dst are device memory. The stages inside the host then run on the device, and scratch is
+  // device memory as well, so a recipe's functions must not access them from the CPU.
   bool on_device() const { return args.device != nullptr; }
   // The source of ranks that receive what the leader sends from its scratch. On devices they pass their
   // scratch, which is not read. NCCL requires that all ranks of a collective pass registered memory, or none
