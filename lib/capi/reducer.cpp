@@ -30,7 +30,7 @@ Status usable(const weft_reducer* reducer) {
 template <class Body>
 Status or_fail(Comm& comm, Body&& body) noexcept {
   Status status;
-  const Status thrown = guarded_run([&] { status = body(); });
+  Status thrown = guarded_run([&] { status = body(); });
   if (thrown.ok()) return status;
   comm.fail(thrown);
   return thrown;

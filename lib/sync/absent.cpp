@@ -176,8 +176,9 @@ Status Reducer::join(const weft_join_options& options, weft_join_result* result)
     begin_without_data(start, true);
     if (s.norms) step_->tell({.flags = FinishRecord::kJoined});
     WEFT_TRY(await_prelude(options.timeout_ms != 0 ? options.timeout_ms : timeout_ms_));
+    const std::string text = fail_next_.value_or("");  // a copy, because fail_step resets fail_next_
     const Status ended = fail_next_
-                             ? fail_step(std::string(*fail_next_))
+                             ? fail_step(text)
                              : wait_for_step(s.comm->context().clock().now_ns(), commit,
                                              options.timeout_ms != 0 ? options.timeout_ms : timeout_ms_);
     if (ended.code() == Code::kStepFailed) continue;  // the other ranks handle the failure
