@@ -28,9 +28,19 @@ constexpr std::pair<uint64_t, const char*> kFlags[] = {
     {WEFT_REDUCER_COPY_STRAYS, "copy_strays"},
     {WEFT_REDUCER_REPLAN, "replan"},
     {WEFT_REDUCER_MODEL, "model"},
+    {WEFT_REDUCER_FIRST_NEEDED, "first_needed"},
+    {WEFT_REDUCER_REDUCED_VIEWS, "reduced_views"},
+    {WEFT_REDUCER_GRAPH, "graph"},
     {WEFT_REDUCER_KEEP_VALUES, "keep_values"},
     {WEFT_REDUCER_STRICT_STRIDES, "strict_strides"},
     {WEFT_REDUCER_KEEP_PLAN, "keep_plan"}};
+
+constexpr uint64_t all_flags() {
+  uint64_t all = 0;
+  for (const auto& [flag, text] : kFlags) all |= flag;
+  return all;
+}
+static_assert(all_flags() == WEFT_REDUCER_KEEP_PLAN * 2 - 1, "a flag has no name in the report");
 
 struct NamedTime {
   const char* name;
