@@ -85,5 +85,5 @@ release: | .setup/build ## compile what `make install` installs: optimised, with
 install: release ## install library, headers, pkg-config file and tool, stripped, under PREFIX
 	@meson install -C $(RELEASE) --strip
 
-clean: ## remove the build folder
+clean: ## remove the build folders
 	@rm -rf $(BUILD) $(RELEASE)

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Callable, Generator, Optional, Type, TypeVar
 
 from ._deferred import deferred, destroy_deferred
-from ._interrupt import raised
+from ._interrupt import keep
 from ._library import check, lib
 from .constants import TIMEOUT_INFINITE, TIMEOUT_POLL, Status
 
@@ -35,12 +35,12 @@ def _finalizer(number: int, handle: ctypes.c_void_p, destroy: Callable[..., int]
     except GeneratorExit:  # the weak reference is gone, because the object was closed
         return
     except BaseException as error:
-        raised.append(error)
+        keep(error)
     try:
         if destroy(handle) not in _RUNNING and not handle.value:
             _open.pop(number, None)
     except BaseException as error:
-        raised.append(error)
+        keep(error)
     yield
 
 
@@ -67,8 +67,8 @@ class Handle:
             elif not self._destroyed():
                 deferred.append(self._destroyed)  # the bound method keeps the object and its references alive
         except BaseException as error:  # of a signal handler; Python would ignore it here
-            raised.append(error)
             deferred.append(self._destroyed)
+            keep(error)
 
     def _destroyed(self) -> bool:
         """Destroy the handle. Returns False inside a callback of the library, where the library refuses."""

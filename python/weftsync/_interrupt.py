@@ -34,6 +34,13 @@ def raise_raised() -> None:
         raise error
 
 
+def keep(error: BaseException) -> None:
+    """Store the exception of a signal handler, which `raise_raised` raises later. On other threads: raise it."""
+    if not on_main_thread():
+        raise error
+    raised.append(error)
+
+
 def keeping(function: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a callback: an exception of a signal handler inside it is stored, and `raise_raised` raises it later."""
     def call(*arguments: Any) -> Any:
@@ -42,9 +49,7 @@ def keeping(function: Callable[..., Any]) -> Callable[..., Any]:
         except Exception:  # the callback's own exception, which ctypes reports
             raise
         except BaseException as error:
-            if not on_main_thread():
-                raise
-            raised.append(error)
+            keep(error)
             return None
     return call
 
