@@ -6,6 +6,10 @@
 #include <string>
 #include <vector>
 
+// Parses the words, which runs the chosen command. Prints errors. Returns the exit code of the program: 2 for
+// wrong options, 1 for an exception, and else *exit_code, which the command has written.
+int run_command(CLI::App& app, const std::vector<std::string>& words, const int* exit_code);
+
 void add_run(CLI::App& app, const std::vector<std::string>& tail, int* exit_code);
 void add_info(CLI::App& app, const std::vector<std::string>& words, int* exit_code);
 // In `weft` it executes weft-bench, where it has the parser for its options.

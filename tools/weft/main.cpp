@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <exception>
 
 #include "commands.h"
 
@@ -42,13 +41,5 @@ int main(int argc, char** argv) {
   add_trace(app, &exit_code);
   add_store(app, &exit_code);
   if (!known_command(app, words)) return 2;
-  try {
-    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // the order that it expects
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "weft: %s\n", error.what());
-    return 1;
-  }
-  return exit_code;
+  return run_command(app, words, &exit_code);
 }
