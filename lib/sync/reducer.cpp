@@ -88,6 +88,7 @@ Status Reducer::begin(const weft_begin_options* options) {
   WEFT_TRY(note(await_readers()));
   notice_devices();
   reduced_ = false;
+  finish_again_ = false;
   destinations_ = given.gradients;
   if ((given.flags & WEFT_BEGIN_LOCAL) != 0) {
     state_->readiness->open(next_stamp(), true);
@@ -165,11 +166,20 @@ Status Reducer::check_finish(const weft_finish_options& options) const {
 }
 
 Status Reducer::finish(const weft_finish_options& options) {
-  ReducerState& s = *state_;
-  const uint64_t entered_ns = s.comm->context().clock().now_ns();
+  const uint64_t entered_ns = state_->comm->context().clock().now_ns();
   if (finishing_) return settle_finish();
-  const StepWord step = s.readiness->step();
-  if (!step.open()) return note(Status::error(Code::kState, "finish without begin: no step is open"));
+  const StepWord step = state_->readiness->step();
+  if (!step.open()) {
+    if (std::exchange(finish_again_, false)) return {};
+    return note(Status::error(Code::kState, "finish without begin: no step is open"));
+  }
+  Status status = finish_open(options, step, entered_ns);
+  finish_again_ = status.ok() && !finishing_ && !on_host(options.stream);
+  return status;
+}
+
+Status Reducer::finish_open(const weft_finish_options& options, StepWord step, uint64_t entered_ns) {
+  ReducerState& s = *state_;
   WEFT_TRY(note(check_finish(options)));
   if (fail_next_ && !step.local()) {
     if (s.norms) step_->tell({.flags = FinishRecord::kJoined});

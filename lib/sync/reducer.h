@@ -185,6 +185,8 @@ class Reducer {
   void remember(uint64_t param, const Given& gradient);
   Status absent_refused(uint64_t param, StepWord step) const;
   void tell(const weft_finish_options& options);
+  // Ends the open step.
+  Status finish_open(const weft_finish_options& options, StepWord step, uint64_t entered_ns);
   Status finish_local();
   Status fail_local(std::string_view text);
   Status fail_step(std::string_view text);
@@ -266,6 +268,7 @@ class Reducer {
   StepStart start_;                        // of the last synchronised step
   void* const* destinations_ = nullptr;    // where results of absent parameters go in this step
   bool finishing_ = false;                 // finish has left the step to streams that wait
+  bool finish_again_ = false;              // the host waited instead of streams: finish may be called again
   uint64_t entered_ns_ = 0;                // when finish was called then
   Deadline finish_deadline_ = Deadline::never();
   int last_active_ = -1;          // the highest rank with data in the last step; -1: none or unknown

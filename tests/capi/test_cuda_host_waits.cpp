@@ -132,6 +132,9 @@ TEST_CASE("with WEFT_CONTEXT_HOST_WAITS finish and weft_reducer_stream_wait_para
         }
         notes.expect(weft_reducer_finish(reducer, &finish) == WEFT_OK, "finish");
         notes.expect(free_something(), "cudaFree behind a step");
+        // As where streams wait: the program may ask for the result once.
+        notes.expect(weft_reducer_finish(reducer, nullptr) == WEFT_OK, "the result");
+        notes.expect(weft_reducer_finish(reducer, nullptr) == WEFT_ERR_STATE, "the result, twice");
         notes.expect(gradient.read(stream) == std::vector<float>(kCount, 0.5f + static_cast<float>(step)),
                      "the averages");
       }
