@@ -65,27 +65,37 @@ struct Event {
   cudaEvent_t event = nullptr;
 };
 
-// Two numbers in pinned memory; the second one shows whether a copy has run.
+// A copy of the number 1 from device memory to pinned memory, which shows whether it has run. From host
+// memory to host memory it would block until the stream's earlier work is done.
 struct Copy {
   Copy() {
     void* memory = nullptr;
-    REQUIRE(cudaHostAlloc(&memory, 2 * sizeof(int), 0) == cudaSuccess);
-    numbers = static_cast<int*>(memory);
-    numbers[0] = 1;
-    numbers[1] = 0;
+    REQUIRE(cudaMalloc(&memory, sizeof(int)) == cudaSuccess);
+    source = static_cast<int*>(memory);
+    set(1);
+    REQUIRE(cudaHostAlloc(&memory, sizeof(int), 0) == cudaSuccess);
+    result = static_cast<int*>(memory);
+    *result = 0;
   }
-  ~Copy() { CHECK(cudaFreeHost(numbers) == cudaSuccess); }
+  ~Copy() {
+    CHECK(cudaFree(source) == cudaSuccess);
+    CHECK(cudaFreeHost(result) == cudaSuccess);
+  }
   Copy(const Copy&) = delete;
   Copy& operator=(const Copy&) = delete;
-  cudaError_t put_on(cudaStream_t stream) {
-    return cudaMemcpyAsync(numbers + 1, numbers, sizeof(int), cudaMemcpyDefault, stream);
+  void set(int number) const {
+    REQUIRE(cudaMemcpy(source, &number, sizeof number, cudaMemcpyHostToDevice) == cudaSuccess);
   }
-  bool ran() const { return __atomic_load_n(numbers + 1, __ATOMIC_ACQUIRE) == 1; }
+  cudaError_t put_on(cudaStream_t stream) const {
+    return cudaMemcpyAsync(result, source, sizeof(int), cudaMemcpyDefault, stream);
+  }
+  bool ran() const { return __atomic_load_n(result, __ATOMIC_ACQUIRE) == 1; }
   bool stays_away() const {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     return !ran();
   }
-  int* numbers = nullptr;
+  int* source = nullptr;  // in device memory
+  int* result = nullptr;  // in pinned memory
 };
 
 // Makes the call on another thread, in that thread's capture mode, and returns its result.
@@ -159,6 +169,21 @@ TEST_CASE("a stream waits for the record that an event had when the wait was que
   gate = true;
   CHECK(cudaStreamSynchronize(waiting.stream) == cudaSuccess);
   CHECK(copy.ran());
+}
+
+TEST_CASE("a copy from host memory to host memory blocks until it has run") {
+  const Runtime runtime;
+  const Stream stream;
+  void* memory = nullptr;
+  REQUIRE(cudaHostAlloc(&memory, 2 * sizeof(int), 0) == cudaSuccess);
+  auto* const numbers = static_cast<int*>(memory);
+  numbers[0] = 1;
+  numbers[1] = 0;
+  const auto sleep = [](void*) { std::this_thread::sleep_for(std::chrono::milliseconds(30)); };
+  REQUIRE(cudaLaunchHostFunc(stream.stream, sleep, nullptr) == cudaSuccess);
+  CHECK(cudaMemcpyAsync(numbers + 1, numbers, sizeof(int), cudaMemcpyDefault, stream.stream) == cudaSuccess);
+  CHECK(numbers[1] == 1);
+  CHECK(cudaFreeHost(numbers) == cudaSuccess);
 }
 
 TEST_CASE("the default stream and blocking streams wait for each other, others do not") {
@@ -369,8 +394,7 @@ TEST_CASE("each launch of a graph runs the captured operations, across streams t
   Runtime runtime;
   const Stream stream, side;
   const Event event;
-  Copy first;   // copies the first number to the second
-  Copy second;  // its first number is the second number of `first`
+  Copy first, second;  // the second one's source is the first one's result
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
   REQUIRE(cudaStreamBeginCapture(stream.stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
@@ -380,7 +404,7 @@ TEST_CASE("each launch of a graph runs the captured operations, across streams t
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   CHECK(cudaStreamIsCapturing(side.stream, &status) == cudaSuccess);
   CHECK(status == cudaStreamCaptureStatusActive);
-  CHECK(cudaMemcpyAsync(second.numbers, first.numbers + 1, sizeof(int), cudaMemcpyDefault, side.stream) ==
+  CHECK(cudaMemcpyAsync(second.source, first.result, sizeof(int), cudaMemcpyDefault, side.stream) ==
         cudaSuccess);
   CHECK(second.put_on(side.stream) == cudaSuccess);
   CHECK(cudaEventRecord(event.event, side.stream) == cudaSuccess);
@@ -392,10 +416,10 @@ TEST_CASE("each launch of a graph runs the captured operations, across streams t
   CHECK(cudaGraphDestroy(graph) == cudaSuccess);  // the executable graph remains valid
   CHECK(first.stays_away());
   for (int round = 2; round < 6; round++) {
-    first.numbers[0] = round;
+    first.set(round);
     CHECK(cudaGraphLaunch(executable, stream.stream) == cudaSuccess);
     REQUIRE(cudaStreamSynchronize(stream.stream) == cudaSuccess);
-    CHECK(second.numbers[1] == round);
+    CHECK(*second.result == round);
   }
   CHECK(cudaGraphExecDestroy(executable) == cudaSuccess);
 }

@@ -102,22 +102,23 @@ void copy_now(void* dst, const void* src, size_t size) {
   std::memcpy(to + half, from + half, size - half);
 }
 
+bool on_device(const void* pointer) {
+  const Block* const block = find_block(pointer);
+  return block != nullptr && block->kind == Kind::kDevice;
+}
+
 bool matches(cudaMemcpyKind kind, const void* dst, const void* src) {
-  const auto device = [](const void* pointer) {
-    const Block* const block = find_block(pointer);
-    return block != nullptr && block->kind == Kind::kDevice;
-  };
   switch (kind) {
     case cudaMemcpyDefault:
       return true;
     case cudaMemcpyHostToDevice:
-      return device(dst) && !device(src);
+      return on_device(dst) && !on_device(src);
     case cudaMemcpyDeviceToHost:
-      return !device(dst) && device(src);
+      return !on_device(dst) && on_device(src);
     case cudaMemcpyDeviceToDevice:
-      return device(dst) && device(src);
+      return on_device(dst) && on_device(src);
     default:
-      return !device(dst) && !device(src);
+      return !on_device(dst) && !on_device(src);
   }
 }
 
@@ -135,9 +136,10 @@ cudaError_t enter(void* pointer, size_t size) {
   return cudaSuccess;
 }
 
+// From host memory to host memory it blocks until the copy has run, as CUDA does.
 cudaError_t copy_later(void* dst, const void* src, size_t size, cudaMemcpyKind kind, cudaStream_t handle) {
   State& s = state();
-  const std::lock_guard lock(s.mutex);
+  std::unique_lock lock(s.mutex);
   if (const cudaError_t error = failure("cudaMemcpyAsync"); error != cudaSuccess) return error;
   const auto stream = find_stream(handle, "cudaMemcpyAsync");
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
@@ -149,7 +151,11 @@ cudaError_t copy_later(void* dst, const void* src, size_t size, cudaMemcpyKind k
     return cudaErrorInvalidValue;
   }
   enqueue(stream, {{}, [dst, src, size] { copy_now(dst, src, size); }});
-  return cudaSuccess;
+  if (stream->capture != nullptr || on_device(dst) || on_device(src)) return cudaSuccess;
+  const uint64_t number = stream->enqueued;
+  return s.changed.wait_for(lock, std::chrono::seconds(20), [&] { return stream->completed >= number; })
+             ? cudaSuccess
+             : cudaErrorLaunchTimeout;
 }
 
 // Copies synchronously; pageable memory is allowed.
