@@ -8,13 +8,14 @@
 
 namespace weft {
 
-// One range of a multi-tensor copy; one thread block copies it.
+// One range of a multi-tensor copy; one thread block copies it. Larger ranges leave multiprocessors idle at a
+// bucket's end; smaller ones read more of the table, which is in pinned memory (docs/gpu-results.md).
 struct CopyPiece {
   const std::byte* src;
   std::byte* dst;
   uint64_t count;
 };
-inline constexpr uint64_t kCopyPieceElements = 16384;
+inline constexpr uint64_t kCopyPieceElements = 8192;
 
 // For each piece, dst[i] = round(scale * src[i]), as DeviceOps::copy. Flattening a bucket, unflattening it
 // and casting differ only in the pieces. One launch handles any number of tensors.
