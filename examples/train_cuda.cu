@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 #include <weft/weft.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -232,6 +233,7 @@ int train(const std::string& folder) {
   }
   const uint32_t steps = shard.size() / kBatch;
   for (uint32_t epoch = 0; epoch < kEpochs; epoch++) {
+    const auto began = std::chrono::steady_clock::now();
     shard.start_epoch(epoch);
     cudaMemsetAsync(model.loss, 0, sizeof(float), stream);
     cudaMemsetAsync(model.correct, 0, sizeof(uint32_t), stream);
@@ -258,8 +260,10 @@ int train(const std::string& folder) {
     cudaMemcpyAsync(&correct, model.correct, sizeof correct, cudaMemcpyDeviceToHost, stream);
     check(cudaStreamSynchronize(stream), "an epoch");
     if (rank == 0) {
-      std::printf("epoch %u: loss %.4f, %.1f %% of rank 0's images\n", epoch + 1,
-                  loss / static_cast<float>(steps), 100.0 * correct / (steps * kBatch));
+      const std::chrono::duration<double, std::micro> spent = std::chrono::steady_clock::now() - began;
+      std::printf("epoch %u: loss %.4f, %.1f %% of rank 0's images, %.0f us a step\n", epoch + 1,
+                  loss / static_cast<float>(steps), 100.0 * correct / (steps * kBatch), spent.count() / steps);
+      std::fflush(stdout);
     }
   }
   check(weft_reducer_finish(reducer, nullptr), reducer, "the last step");  // Weft: its result

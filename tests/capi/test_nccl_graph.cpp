@@ -128,6 +128,7 @@ class Trained {
     return wrong;
   }
   std::string launch(size_t number = 0) {
+    if (number >= graphs_.size()) return "no graph was captured";
     cudaSetDevice(rank_.rank);
     return cudaGraphLaunch(graphs_[number].second, main_.get()) == cudaSuccess ? "" : "no launch";
   }
