@@ -54,9 +54,10 @@ extern "C" {
 
 /* ---- Version and status -------------------------------------------------------------------------------- */
 
-#define WEFT_VERSION_MAJOR 0
-#define WEFT_VERSION_MINOR 9
-#define WEFT_VERSION_PATCH 0
+#define WEFT_VERSION_MAJOR 0 /* of this header; before 1.0 the minor version must match as well */
+#define WEFT_VERSION_MINOR 9 /* new functions and defaults */
+#define WEFT_VERSION_PATCH 0 /* mended defects */
+/* 10000 * major + 100 * minor + patch. */
 #define WEFT_VERSION_NUMBER (WEFT_VERSION_MAJOR * 10000u + WEFT_VERSION_MINOR * 100u + WEFT_VERSION_PATCH)
 
 /* Returns the library's version as a WEFT_VERSION_NUMBER. Threads: any thread. Since 0.9 */
@@ -64,7 +65,7 @@ WEFT_API uint32_t weft_version(void);
 
 /* Result of a call. */
 typedef int32_t weft_status;
-#define WEFT_OK 0
+#define WEFT_OK 0               /* success */
 #define WEFT_ERR_ARG 1          /* an argument is wrong; nothing was done */
 #define WEFT_ERR_STATE 2        /* the object is not in a state that allows this call */
 #define WEFT_ERR_NOMEM 3        /* memory could not be allocated */
@@ -91,7 +92,7 @@ WEFT_API const char* weft_status_string(weft_status status);
 
 /* Evidence that an error is based on. */
 typedef int32_t weft_evidence;
-#define WEFT_EVIDENCE_NONE 0
+#define WEFT_EVIDENCE_NONE 0       /* no failure */
 #define WEFT_EVIDENCE_LOCAL 1      /* found by this rank in its own arguments or state */
 #define WEFT_EVIDENCE_CONNECTION 2 /* a control connection closed or broke */
 #define WEFT_EVIDENCE_PROCESS 3    /* the process is gone */
@@ -100,17 +101,16 @@ typedef int32_t weft_evidence;
 #define WEFT_EVIDENCE_DESCRIPTOR 6 /* descriptors of one slot differ */
 #define WEFT_EVIDENCE_REPORT 7     /* another rank reported the failure */
 
-/* Sizes of weft_error's arrays, and values for "none". */
-#define WEFT_ERROR_RANKS 64
-#define WEFT_ERROR_TEXT 1024
-#define WEFT_NO_SLOT UINT64_MAX
-#define WEFT_NO_STEP UINT64_MAX
+#define WEFT_ERROR_RANKS 64     /* entries of weft_error.failed_ranks */
+#define WEFT_ERROR_TEXT 1024    /* bytes of weft_error.text */
+#define WEFT_NO_SLOT UINT64_MAX /* weft_error.slot: none */
+#define WEFT_NO_STEP UINT64_MAX /* weft_error.step: none */
 
 /* Details of a failure. Filled by create calls and by weft_x_error. */
 typedef struct weft_error {
   size_t struct_size;
-  weft_status code;
-  weft_evidence evidence;
+  weft_status code;                       /* WEFT_OK: no error */
+  weft_evidence evidence;                 /* how the failure was noticed */
   uint64_t slot;                          /* sequence number of the operation in its order, or WEFT_NO_SLOT */
   uint64_t step;                          /* step of the reducer, or WEFT_NO_STEP */
   uint64_t failed_count;                  /* ranks at fault; may exceed WEFT_ERROR_RANKS */
@@ -178,11 +178,10 @@ typedef int32_t weft_coll;
 #define WEFT_TIMEOUT_INFINITE INT64_C(-1)
 #define WEFT_TIMEOUT_POLL INT64_C(-2) /* check once, do not wait */
 
-/* Defaults that fields and calls name. */
-#define WEFT_DEFAULT_OP_TIMEOUT_MS 300000
-#define WEFT_DEFAULT_INIT_TIMEOUT_MS 60000
-#define WEFT_DEFAULT_DESTROY_TIMEOUT_MS 10000
-#define WEFT_DEFAULT_HEARTBEAT_TIMEOUT_MS 5000
+#define WEFT_DEFAULT_OP_TIMEOUT_MS 300000      /* of an operation */
+#define WEFT_DEFAULT_INIT_TIMEOUT_MS 60000     /* of creating a communicator or a reducer */
+#define WEFT_DEFAULT_DESTROY_TIMEOUT_MS 10000  /* of destroying a communicator */
+#define WEFT_DEFAULT_HEARTBEAT_TIMEOUT_MS 5000 /* until a silent rank counts as failed */
 
 /* ---- Objects ------------------------------------------------------------------------------------------- */
 
@@ -195,11 +194,11 @@ typedef struct weft_stream weft_stream;   /* a stream of a device; defined in de
 
 /* Severity of a line of log. */
 typedef int32_t weft_log_level;
-#define WEFT_LOG_OFF 0
-#define WEFT_LOG_ERROR 1
-#define WEFT_LOG_WARN 2
-#define WEFT_LOG_INFO 3
-#define WEFT_LOG_DEBUG 4
+#define WEFT_LOG_OFF 0   /* nothing */
+#define WEFT_LOG_ERROR 1 /* failures */
+#define WEFT_LOG_WARN 2  /* probable mistakes */
+#define WEFT_LOG_INFO 3  /* what was chosen */
+#define WEFT_LOG_DEBUG 4 /* details */
 
 /* Receives a line of log, without newline. Any thread, one at a time per context. Convention 10. */
 typedef void (*weft_log_fn)(void* user_data, weft_log_level level, const char* line);
@@ -234,10 +233,10 @@ typedef struct weft_context_options {
   weft_thread_start_fn thread_start; /* default: none */
   void* thread_start_user_data;
   weft_alloc_fn host_alloc; /* memory not shared between ranks; default: the C library; both or none */
-  weft_free_fn host_free;
+  weft_free_fn host_free;   /* required with host_alloc */
   void* host_alloc_user_data;
   weft_alloc_fn device_alloc; /* must be NULL in this version, else WEFT_ERR_UNSUPPORTED */
-  weft_free_fn device_free;
+  weft_free_fn device_free;   /* must be NULL, as device_alloc */
   void* device_alloc_user_data;
   const char* module_path;  /* folder of backend modules; default: beside libweft.so */
   const char* flight_path;  /* folder for the flight records of communicators that fail (diagnostics.h);
@@ -304,8 +303,8 @@ typedef struct weft_comm_options {
   uint32_t reserved;        /* 0 */
   const char* store;        /* "tcp://host:port" or "unix:@name" (one host), only for STORE; rank 0 serves it
                                unless WEFT_COMM_STORE_EXTERNAL is set */
-  const void* secret; /* the job's secret, 16 to 256 bytes; default: none, and only loopback addresses */
-  uint64_t secret_bytes;
+  const void* secret;    /* the job's secret, 16 to 256 bytes; default: none, and only loopback addresses */
+  uint64_t secret_bytes; /* bytes at secret */
   weft_all_gather_fn all_gather; /* only for CALLBACK */
   void* all_gather_user_data;
   const char* backend;          /* "shm", "loopback", ...; default: WEFT_BACKEND, else the best available */
@@ -456,6 +455,11 @@ WEFT_API weft_status weft_send(weft_comm* comm, const void* src, uint64_t count,
 /* Receives count elements from another rank; see weft_send. */
 WEFT_API weft_status weft_recv(weft_comm* comm, void* dst, uint64_t count, weft_dtype dtype, int32_t peer,
                                const weft_coll_options* options, weft_request** request);
+
+/* Returns the code of this thread's last call that failed, with any error but WEFT_ERR_NOT_DONE, and its
+ * details; WEFT_OK if none has. Also for calls without an object's error (weft_comm_alloc, for example).
+ * Calls that succeed do not change it. error may be NULL. Threads: any thread. Since 0.9 */
+WEFT_API weft_status weft_last_error(weft_error* error);
 
 /* ---- Requests ------------------------------------------------------------------------------------------ */
 

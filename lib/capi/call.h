@@ -55,7 +55,7 @@ template <class Body>
 weft_status called(weft_comm* comm, Body&& body) noexcept {
   const Status status = in_call(body);
   if (!status.ok()) note_refusal(comm, status);
-  return code_of(status);
+  return ended(status);
 }
 
 inline const std::byte* bytes(const void* pointer) {

@@ -42,6 +42,9 @@ void fill_error(const Status& status, weft_error* out, const std::string& otherw
 
 namespace {
 
+// The details of the thread's last failed call: a plain struct, because the library has no destructors.
+thread_local weft_error last_error = WEFT_ERROR_INIT;
+
 // Fills a struct with the library's defaults. Facts about the program, such as its header's version or the
 // size of its structs, stay zero, "not specified": the library does not know them.
 template <class T>
@@ -54,6 +57,12 @@ weft_status init_struct(T* options, size_t size, const T& defaults) {
 }
 
 }  // namespace
+
+weft_status ended(const Status& status) noexcept {
+  if (!status.ok() && status.code() != Code::kNotDone) fill_error(status, &last_error);
+  return code_of(status);
+}
+
 }  // namespace weft::capi
 
 using namespace weft;
@@ -67,6 +76,11 @@ uint32_t weft_version(void) {
 
 const char* weft_status_string(weft_status status) {
   return code_name(static_cast<Code>(status));
+}
+
+weft_status weft_last_error(weft_error* error) {
+  if (error != nullptr) (void)write_struct(last_error, "error", error).ok();
+  return last_error.code;
 }
 
 weft_status weft_context_options_init(weft_context_options* options, size_t size) {

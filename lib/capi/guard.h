@@ -19,6 +19,9 @@ inline weft_status code_of(const Status& status) {
   return static_cast<weft_status>(status.code());
 }
 
+// Ends a call: notes an error for weft_last_error, and returns its code.
+weft_status ended(const Status& status) noexcept;
+
 // As guarded (base/guard.h), for a call of the program, which the program may interrupt.
 template <class Body>
 Status in_call(Body&& body) noexcept {
@@ -93,12 +96,12 @@ template <class Body>
 weft_status reported(weft_error* error, Body&& body) noexcept {
   const Status status = in_call(body);
   fill_error(status, error);
-  return code_of(status);
+  return ended(status);
 }
 
 template <class Body>
 weft_status plain(Body&& body) noexcept {
-  return code_of(in_call(body));
+  return ended(in_call(body));
 }
 
 }  // namespace weft::capi

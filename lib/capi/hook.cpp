@@ -92,7 +92,7 @@ weft_status weft_hook_create(weft_context* context, const char* name, const void
     });
   });
   fill_error(status, read.error);
-  return code_of(status);
+  return ended(status);
 }
 
 weft_status weft_hook_create_custom(weft_context* context, const weft_hook_table* table, void* user_data,

@@ -292,6 +292,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "weft_comm_split": (status, c_void_p, c_int32, c_int32, _handle, P(Error)),
     "weft_comm_shrink": (status, c_void_p, P(ShrinkOptions), _handle, P(Error)),
     "weft_comm_abort": (status, c_void_p, c_char_p),
+    "weft_last_error": (status, P(Error)),
     "weft_comm_error": (status, c_void_p, P(Error)),
     "weft_comm_alloc": (status, c_void_p, c_uint64, _handle),
     "weft_comm_free": (status, c_void_p, c_void_p),

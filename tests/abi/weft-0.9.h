@@ -248,6 +248,7 @@ WEFT_API weft_status weft_send(weft_comm* comm, const void* src, uint64_t count,
                                int32_t peer, const weft_coll_options* options, weft_request** request);
 WEFT_API weft_status weft_recv(weft_comm* comm, void* dst, uint64_t count, weft_dtype dtype, int32_t peer,
                                const weft_coll_options* options, weft_request** request);
+WEFT_API weft_status weft_last_error(weft_error* error);
 WEFT_API weft_status weft_request_wait(weft_request* request, int64_t timeout_ms);
 WEFT_API weft_status weft_request_test(weft_request* request, uint8_t* done);
 typedef void (*weft_complete_fn)(void* user_data, weft_status status);
@@ -504,6 +505,7 @@ typedef struct weft_param {
 typedef int32_t weft_gradient_mode;
 #define WEFT_GRADIENT_COPY 1
 #define WEFT_GRADIENT_VIEW 2
+#define WEFT_GRADIENT_IN_PLACE 3
 typedef void (*weft_bucket_fn)(void* user_data, uint64_t step, uint32_t bucket, weft_status status);
 typedef struct weft_plan {
   size_t struct_size;

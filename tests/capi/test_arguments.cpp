@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "capi/ranks.h"
@@ -37,6 +38,24 @@ struct Solo {
 };
 
 }  // namespace
+
+TEST_CASE("the last error of a thread has the text of calls that have no object's error") {
+  Solo solo;
+  void* memory = nullptr;
+  CHECK(weft_comm_alloc(solo.comm, 0, &memory) == WEFT_ERR_ARG);
+  CHECK(weft_comm_alloc(solo.comm, 64, &memory) == WEFT_OK);  // changes nothing
+  weft_error error = WEFT_ERROR_INIT;
+  CHECK(weft_last_error(&error) == WEFT_ERR_ARG);
+  CHECK(error.code == WEFT_ERR_ARG);
+  CHECK(std::string(error.text).find("size_bytes") != std::string::npos);
+  CHECK(weft_comm_free(solo.comm, memory) == WEFT_OK);
+  weft_status other = WEFT_ERR_INTERNAL;
+  std::thread([&] { other = weft_last_error(nullptr); }).join();
+  CHECK(other == WEFT_OK);
+  CHECK(weft_context_create(nullptr, nullptr, nullptr) == WEFT_ERR_ARG);
+  CHECK(weft_last_error(&error) == WEFT_ERR_ARG);
+  CHECK(std::string(error.text).find("NULL") != std::string::npos);
+}
 
 TEST_CASE("structs of other versions are read by their size, and unknown fields refused") {
   struct Newer {
