@@ -25,7 +25,7 @@ MPIRUN = env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_
 LAUNCH = $(if $(filter mpi shm+mpi,$(BACKEND)),$(MPIRUN),$(WEFT) run -n $(RANKS) --prefix others --)
 
 .DEFAULT_GOAL := help
-.PHONY: setup build demo test test-parity test-mutants release bench gpu bench-peers lint install clean help
+.PHONY: setup build demo test test-parity test-mutants release bench gpu bench-peers reference lint install clean help
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -71,6 +71,9 @@ gpu: $(BUILD)/build.ninja ## test and measure the CUDA kernels on a GPU; without
 
 bench-peers: build ## Weft beside Open MPI, MPICH, Intel MPI, oneCCL and PyTorch, and beside its targets
 	@python3 bench/peers.py $(BUILD) --ranks $(RANKS)
+
+reference: $(BUILD)/build.ninja .setup/lint ## the C ABI's reference, in $(BUILD)/reference/index.html
+	@python3 tools/lint.py $(BUILD) --only reference
 
 lint: $(BUILD)/build.ninja .setup/lint ## formatting, clang-tidy, headers alone, types of python, layers, files' sizes
 	@python3 tools/lint.py $(BUILD) --jobs $(JOBS)

@@ -10,6 +10,7 @@ headers  every header of lib, backends and hooks compiles alone; the public ones
          Headers that a source includes first are left to `includes` and `tidy`; those of a backend that is not built are left out
 includes every source of lib, backends and hooks compiles without precompiled headers, with the build folder's compiler.
          Only by name (--only includes), because tidy finds the same with clang
+reference  Doxygen over the public headers: every item has a comment. Its HTML is in BUILD/reference
 types    mypy over the Python package
 tidy     clang-tidy over lib, backends and hooks, with the flags of the build folder, without precompiled headers
 """
@@ -61,6 +62,13 @@ def check_layers(_):
 
 def check_docs(_):
     return [text for text in [output_of([sys.executable, "tools/check_docs.py"])] if text]
+
+
+def check_reference(arguments):
+    folder = arguments.build / "reference"
+    folder.mkdir(exist_ok=True)
+    settings = (ROOT / "docs/api/Doxyfile").read_text() + f'OUTPUT_DIRECTORY = "{folder.resolve()}"\n'
+    return [text for text in [output_of(["doxygen", "-"], text=settings)] if text]
 
 
 def check_prose(_):
@@ -206,7 +214,7 @@ def check_tidy(arguments):
 
 
 CHECKS = {"format": check_format, "layers": check_layers, "docs": check_docs, "prose": check_prose, "sizes": check_sizes,
-          "headers": check_headers, "includes": check_includes, "types": check_types, "tidy": check_tidy}
+          "headers": check_headers, "reference": check_reference, "includes": check_includes, "types": check_types, "tidy": check_tidy}
 DEFAULT = [name for name in CHECKS if name != "includes"]
 
 
@@ -222,7 +230,7 @@ def main():
     for name in arguments.only.replace(",", " ").split():
         begin = time.monotonic()
         problems = CHECKS[name](arguments)
-        print(f"lint {name:8} {'FAILED' if problems else 'ok'} ({time.monotonic() - begin:.0f} s)", flush=True)
+        print(f"lint {name:9} {'FAILED' if problems else 'ok'} ({time.monotonic() - begin:.0f} s)", flush=True)
         if problems:
             failed.append(name)
             print("\n".join(problems), flush=True)

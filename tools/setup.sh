@@ -4,7 +4,7 @@
 #   tools/setup.sh [build]   compiler, Meson, libraries, the demo's data set, iproute2 for tools/two-hosts.sh; if nvcc is
 #                            installed, nccl.h for the backend nccl
 #   tools/setup.sh parity    also the packages for virtual environments, for make test-parity
-#   tools/setup.sh lint      also clang and lld, and clang-format, clang-tidy and mypy (pinned) in .venv
+#   tools/setup.sh lint      also clang, lld and doxygen, and clang-format, clang-tidy and mypy (pinned) in .venv
 #
 # With apt, missing packages are installed (as root, or through sudo); apt is not called if nothing is missing. With dnf,
 # pacman or conda the exact command is printed. The folder .setup records completed steps.
@@ -23,10 +23,10 @@ fedora="gcc-c++ meson ninja-build pkgconf-pkg-config python3 python3-numpy spdlo
 arch="gcc meson ninja pkgconf python python-numpy spdlog libsodium highway hwloc zlib nlohmann-json catch2 cli11 eigen openucx"
 conda="cxx-compiler meson ninja pkg-config python numpy spdlog libsodium libhwy libhwloc nlohmann_json catch2 cli11 eigen ucx"
 if [ "$what" = lint ]; then
-  debian="$debian clang libclang-rt-dev lld python3-venv"
-  fedora="$fedora clang compiler-rt lld"
-  arch="$arch clang compiler-rt lld"
-  conda="$conda clangxx lld"
+  debian="$debian clang libclang-rt-dev lld doxygen python3-venv"
+  fedora="$fedora clang compiler-rt lld doxygen"
+  arch="$arch clang compiler-rt lld doxygen"
+  conda="$conda clangxx lld doxygen"
 elif [ "$what" = parity ]; then
   debian="$debian python3-venv"
 fi
@@ -39,7 +39,7 @@ tools_present() {
   { has c++ || has g++ || has clang++; } && has meson && has ninja && has pkg-config && has python3 && python3 -c 'import numpy' &&
     pkg-config --exists spdlog libsodium libhwy hwloc zlib nlohmann_json eigen3 CLI11 &&
     { pkg-config --exists catch2 || pkg-config --exists catch2-with-main; } &&
-    { [ "$what" != lint ] || has clang; } && { [ "$what" != parity ] || python3 -c 'import ensurepip, venv'; }
+    { [ "$what" != lint ] || { has clang && has doxygen; }; } && { [ "$what" != parity ] || python3 -c 'import ensurepip, venv'; }
 }
 
 with_apt() {

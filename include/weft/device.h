@@ -13,8 +13,8 @@ extern "C" {
 
 /* Kind of memory and of the processor that owns it. */
 typedef int32_t weft_device_kind;
-#define WEFT_DEVICE_HOST 0
-#define WEFT_DEVICE_CUDA 1
+#define WEFT_DEVICE_HOST 0 /* the host and its memory */
+#define WEFT_DEVICE_CUDA 1 /* a CUDA device */
 
 /* Names the device and the stream on which work is ordered. A NULL pointer to a weft_stream means the
  * host. */

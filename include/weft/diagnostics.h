@@ -17,7 +17,7 @@ extern "C" {
 /* Describes a backend. */
 typedef struct weft_backend_info {
   size_t struct_size;
-  char name[32];
+  char name[32];     /* zero-terminated */
   uint8_t available; /* 0 or 1 */
   uint8_t is_module; /* 1: loaded at run time */
   uint8_t reserved[6];
@@ -43,14 +43,14 @@ WEFT_API weft_status weft_capability(weft_context* context, const char* backend,
 /* Topology, backend and byte counters of a communicator. */
 typedef struct weft_comm_info {
   size_t struct_size;
-  int32_t rank;
-  int32_t size;
+  int32_t rank;          /* this rank */
+  int32_t size;          /* world size */
   int32_t local_size;    /* ranks that share this host's memory */
   uint8_t failed;        /* 0 or 1 */
   uint8_t authenticated; /* 1: members proved that they hold the job's secret, or the communicator's key that
                             the program's own all-gather carried; 0: there is none */
   uint8_t reserved[2];
-  char backend[32];
+  char backend[32];        /* its name, zero-terminated */
   char algorithm[32];      /* of the last completed collective */
   uint64_t operations;     /* completed on this communicator */
   uint64_t bytes_shared;   /* payload bytes that this rank moved through shared memory, staged or mapped */

@@ -19,8 +19,8 @@ typedef struct weft_hook weft_hook; /* communicates buckets; one thread at a tim
 /* A parameter of a bucket. */
 typedef struct weft_bucket_param {
   size_t struct_size;
-  uint64_t index; /* in the reducer's list */
-  const char* name;
+  uint64_t index;         /* in the reducer's list */
+  const char* name;       /* as in weft_param */
   weft_dtype dtype;       /* of the gradient in the bucket, as it is communicated. Complex gradients are
                              pairs in an additional last dimension */
   int32_t ndim;           /* dimensions */
@@ -45,23 +45,23 @@ typedef struct weft_bucket_entries {
 /* A bucket of gradients. buffer and scratch are valid during the step, all else during the call. */
 typedef struct weft_bucket {
   size_t struct_size;
-  uint32_t index;
-  uint32_t bucket_count;
-  uint8_t is_last; /* 1: the last bucket that hooks see in a step */
+  uint32_t index;        /* of the bucket in the plan: 0 .. bucket_count - 1 */
+  uint32_t bucket_count; /* the plan's buckets */
+  uint8_t is_last;       /* 1: the last bucket that hooks see in a step */
   uint8_t reserved[3];
-  weft_dtype dtype;
-  uint64_t count; /* elements in buffer */
-  uint64_t step;  /* synchronised steps before this one */
-  double divisor; /* divisor of WEFT_OP_AVG in this step */
-  int32_t rank;
-  int32_t size;
-  void* buffer;  /* NULL in plan */
-  void* scratch; /* scratch_bytes as planned; NULL in plan */
-  uint64_t scratch_bytes;
-  uint64_t param_count;
-  uint64_t param_size; /* sizeof(weft_bucket_param) as the library knows it */
-  const weft_bucket_param* params;
-  weft_bucket_entries* entries; /* of a sparse gradient, which has neither buffer nor count; else NULL */
+  weft_dtype dtype;                /* of the values in buffer */
+  uint64_t count;                  /* elements in buffer */
+  uint64_t step;                   /* synchronised steps before this one */
+  double divisor;                  /* divisor of WEFT_OP_AVG in this step */
+  int32_t rank;                    /* this rank, 0 .. size - 1 */
+  int32_t size;                    /* world size */
+  void* buffer;                    /* NULL in plan */
+  void* scratch;                   /* scratch_bytes as planned; NULL in plan */
+  uint64_t scratch_bytes;          /* as planned */
+  uint64_t param_count;            /* entries of params */
+  uint64_t param_size;             /* sizeof(weft_bucket_param) as the library knows it */
+  const weft_bucket_param* params; /* in the bucket's order */
+  weft_bucket_entries* entries;    /* of a sparse gradient, which has neither buffer nor count; else NULL */
 } weft_bucket;
 
 /* ---- Plan of a hook ------------------------------------------------------------------------------------ */
@@ -85,37 +85,37 @@ typedef int32_t weft_space;
 /* A collective that a hook declares. Stage k runs before collective k, stage n after the last. Lies in an
  * array without element size: it never grows beyond its reserved fields. */
 typedef struct weft_hook_collective {
-  weft_coll coll; /* ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL or BROADCAST */
-  weft_dtype dtype;
-  weft_op op;     /* for reductions */
-  int32_t root;   /* for BROADCAST */
-  uint64_t count; /* as in the collective's call */
-  weft_space src_space;
-  weft_space dst_space;
+  weft_coll coll;            /* ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL or BROADCAST */
+  weft_dtype dtype;          /* of its elements */
+  weft_op op;                /* for reductions */
+  int32_t root;              /* for BROADCAST */
+  uint64_t count;            /* as in the collective's call */
+  weft_space src_space;      /* where its input is */
+  weft_space dst_space;      /* where its result is */
   uint64_t src_offset_bytes; /* multiple of the dtype's size */
-  uint64_t dst_offset_bytes;
-  uint64_t flags;       /* WEFT_HOOK_COLLECTIVE_* */
-  uint64_t reserved[4]; /* 0 */
+  uint64_t dst_offset_bytes; /* multiple of the dtype's size */
+  uint64_t flags;            /* WEFT_HOOK_COLLECTIVE_* */
+  uint64_t reserved[4];      /* 0 */
 } weft_hook_collective;
 
-#define WEFT_HOOK_COLLECTIVES 8
+#define WEFT_HOOK_COLLECTIVES 8 /* the most collectives of a bucket */
 
 /* Plan of one bucket; filled by the hook's plan function. */
 typedef struct weft_hook_plan {
   size_t struct_size;
-  uint64_t scratch_bytes;    /* for this bucket; 64-byte aligned, zeroed once */
-  weft_space result_space;   /* where the result is after the last stage; default WEFT_SPACE_BUCKET */
-  uint32_t collective_count; /* at most WEFT_HOOK_COLLECTIVES */
-  uint64_t result_offset_bytes;
-  weft_hook_collective collectives[WEFT_HOOK_COLLECTIVES];
+  uint64_t scratch_bytes;       /* for this bucket; 64-byte aligned, zeroed once */
+  weft_space result_space;      /* where the result is after the last stage; default WEFT_SPACE_BUCKET */
+  uint32_t collective_count;    /* at most WEFT_HOOK_COLLECTIVES */
+  uint64_t result_offset_bytes; /* of the result in its space */
+  weft_hook_collective collectives[WEFT_HOOK_COLLECTIVES]; /* in order; stages run around them */
 } weft_hook_plan;
 
 /* ---- Stages -------------------------------------------------------------------------------------------- */
 
 /* Identifies a stage that completes later, for weft_hook_stage_complete. */
 typedef struct weft_stage_token {
-  uint64_t bucket;
-  uint64_t stage;
+  uint64_t bucket;     /* the bucket's index */
+  uint64_t stage;      /* the stage's index */
   uint64_t generation; /* a completion of an older generation does nothing */
 } weft_stage_token;
 
@@ -126,7 +126,7 @@ typedef struct weft_stage {
   uint8_t pending; /* out: 1: the stage completes later */
   uint8_t reserved[3];
   uint64_t dynamic_count; /* out: the count of the DYNAMIC or OPTIONAL collective that follows */
-  weft_stage_token token;
+  weft_stage_token token; /* for weft_hook_stage_complete */
   const uint64_t* counts; /* after a DYNAMIC collective: each rank's count, size entries; else NULL */
   uint64_t moved_count;   /* the largest of counts; 0: the collective did not take place */
 } weft_stage;

@@ -30,9 +30,9 @@ typedef struct weft_param {
   weft_device_kind device_kind; /* where its gradient and its value are; default host */
   int32_t device;               /* this rank's own index; ranks compare which parameters share a device */
   uint64_t flags;               /* WEFT_PARAM_* */
-  void* gradient;               /* copy mode: where its gradient is, from create to destroy, for
-                                   weft_reducer_ready with NULL and for the result of an absent parameter. May
-                                   differ between ranks. Default: none */
+  void* gradient;               /* where its gradient is, from create to destroy. Copy mode: for
+                                   weft_reducer_ready with NULL and for the result of an absent parameter;
+                                   default none. In place: required. May differ between ranks */
   void* parameter;              /* its value, laid out by strides. create copies rank 0's to all ranks; hooks
                                    and the calls that broadcast, compare or gather values use it. On all ranks
                                    or on none. Default: none */
@@ -57,6 +57,11 @@ typedef struct weft_param {
 typedef int32_t weft_gradient_mode;
 #define WEFT_GRADIENT_COPY 1 /* ready copies them into buckets, results are copied back; default */
 #define WEFT_GRADIENT_VIEW 2 /* the program computes them in weft_reducer_grad_view's memory: no copy */
+/* As VIEW, in memory of the program: each gradient lies at weft_param.gradient, on the host, without gaps,
+ * and is reduced there. A bucket is one piece of memory, so gradients that share one are adjacent in the
+ * order of the list; a bucket ends where they are not. On all ranks or on none. Memory of weft_comm_alloc is
+ * the fastest. */
+#define WEFT_GRADIENT_IN_PLACE 3
 
 /* ---- Options ------------------------------------------------------------------------------------------- */
 
@@ -68,7 +73,7 @@ typedef void (*weft_bucket_fn)(void* user_data, uint64_t step, uint32_t bucket, 
  * Every parameter is in one bucket; those of a bucket have one dtype and one device. Copied. */
 typedef struct weft_plan {
   size_t struct_size;
-  uint64_t bucket_count;
+  uint64_t bucket_count;  /* at least 1 */
   const uint64_t* sizes;  /* parameters of each bucket; bucket_count entries >= 1 */
   const uint64_t* params; /* the buckets' parameters one after the other, in the order of their layout */
 } weft_plan;
@@ -85,7 +90,7 @@ typedef int32_t weft_divide;
 /* Options of weft_reducer_create. */
 typedef struct weft_reducer_options {
   size_t struct_size;
-  const weft_param* params;
+  const weft_param* params;      /* param_count entries, equal on all ranks */
   uint64_t param_count;          /* at least 1 */
   uint64_t param_size;           /* sizeof(weft_param); default: params[0].struct_size */
   weft_gradient_mode mode;       /* default WEFT_GRADIENT_COPY */
@@ -415,7 +420,7 @@ WEFT_API weft_status weft_reducer_norms(weft_reducer* reducer, weft_norms* norms
 
 /* A slice of a parameter; elements in the order in which the gradient is laid out. */
 typedef struct weft_slice {
-  uint64_t param;
+  uint64_t param;  /* index of the parameter */
   uint64_t offset; /* elements */
   uint64_t count;  /* elements, at least 1 */
 } weft_slice;
@@ -542,8 +547,8 @@ typedef struct weft_replan_options {
   size_t struct_size;
   const weft_plan* plan;         /* the new plan, equal on all ranks; default: by the order of readiness */
   const uint64_t* bucket_limits; /* as in weft_reducer_options; default: those in use */
-  uint32_t bucket_limit_count;
-  weft_planner planner; /* equal on all ranks; default WEFT_PLANNER_LIMITS; not with plan */
+  uint32_t bucket_limit_count;   /* entries of bucket_limits */
+  weft_planner planner;          /* equal on all ranks; default WEFT_PLANNER_LIMITS; not with plan */
 } weft_replan_options;
 #define WEFT_REPLAN_OPTIONS_INIT {sizeof(weft_replan_options), NULL, NULL, 0, 0}
 
@@ -580,11 +585,11 @@ WEFT_API weft_status weft_reducer_param(weft_reducer* reducer, uint64_t param, w
 /* A bucket of the plan, and its times in the last synchronised step. */
 typedef struct weft_bucket_info {
   size_t struct_size;
-  uint32_t index; /* position in the order of launch */
-  weft_dtype dtype;
-  uint64_t param_count;
-  uint64_t count; /* elements */
-  uint64_t bytes;
+  uint32_t index;       /* position in the order of launch */
+  weft_dtype dtype;     /* in which it is communicated */
+  uint64_t param_count; /* its parameters */
+  uint64_t count;       /* elements */
+  uint64_t bytes;       /* of what is communicated, in dtype */
   uint64_t limit_bytes; /* limit that closed the bucket */
   uint64_t ready_ns;    /* since the step's begin: the last gradient was ready; 0 if it has not happened */
   uint64_t launch_ns;   /* likewise: the first stage started */
@@ -613,9 +618,9 @@ WEFT_API weft_status weft_reducer_error(weft_reducer* reducer, weft_error* error
 /* Counters and times of a reducer. "Last step" is the last synchronised step; _ns are nanoseconds. */
 typedef struct weft_reducer_stats {
   size_t struct_size;
-  uint64_t steps; /* synchronised and finished */
-  uint64_t local_steps;
-  uint64_t failed_steps;
+  uint64_t steps;            /* synchronised and finished */
+  uint64_t local_steps;      /* steps begun with WEFT_BEGIN_LOCAL */
+  uint64_t failed_steps;     /* synchronised steps that failed */
   uint64_t bytes_reduced;    /* in finished buckets, of the type that is communicated */
   uint64_t bucket_bytes;     /* memory of the buckets */
   uint64_t scratch_bytes;    /* memory of hooks' scratch, and to gather parameters */
@@ -640,16 +645,16 @@ typedef struct weft_reducer_stats {
   uint64_t compute_ns;        /* last step: begin to the call of finish */
   uint64_t overlap_ns;        /* last step: communication before that call */
   uint64_t mean_step_ns;      /* these five: means over all synchronised steps */
-  uint64_t mean_compute_ns;
-  uint64_t mean_communication_ns;
-  uint64_t mean_overlap_ns;
-  uint64_t mean_exposed_ns;
-  uint64_t step_p50_ns; /* these four: 50th and 99th percentiles of the last 128 synchronised steps */
-  uint64_t step_p99_ns;
-  uint64_t exposed_p50_ns;
-  uint64_t exposed_p99_ns;
-  uint64_t straggler_ns; /* last step: how long this rank waited for the straggler, or all others on average
-                            if that is more */
+  uint64_t mean_compute_ns;   /* of compute_ns */
+  uint64_t mean_communication_ns; /* of communication_ns */
+  uint64_t mean_overlap_ns;       /* of overlap_ns */
+  uint64_t mean_exposed_ns;       /* of exposed_ns */
+  uint64_t step_p50_ns;    /* these four: 50th and 99th percentiles of the last 128 synchronised steps */
+  uint64_t step_p99_ns;    /* 99th percentile */
+  uint64_t exposed_p50_ns; /* 50th percentile */
+  uint64_t exposed_p99_ns; /* 99th percentile */
+  uint64_t straggler_ns;   /* last step: how long this rank waited for the straggler, or all others on average
+                              if that is more */
   int32_t straggler; /* last step: rank that held it up; -1: nobody waited. docs/reducer.md: "Statistics" */
   uint32_t reserved;
   uint64_t captures; /* steps captured with WEFT_BEGIN_CAPTURE; these three restart at 0 after a rebind */

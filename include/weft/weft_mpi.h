@@ -37,8 +37,8 @@ static inline int weft_mpi_dup(MPI_Comm comm, MPI_Comm* made) {
 
 /* user_data of weft_mpi_meet. Internal. */
 struct weft_mpi_meeting {
-  MPI_Comm comm;
-  int calls;
+  MPI_Comm comm; /* a duplicate of the program's communicator */
+  int calls;     /* exchanges so far */
 };
 /* Gathers for weft_comm_create_from_mpi, and counts the calls. Internal. */
 static inline int32_t weft_mpi_meet(void* user_data, const void* mine, uint64_t size, void* all) {
