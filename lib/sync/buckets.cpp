@@ -4,6 +4,7 @@
 
 #include "base/round_up.h"
 #include "base/text.h"
+#include "sync/in_place.h"
 
 namespace weft {
 namespace {
@@ -16,6 +17,8 @@ Dtype held_as(const PlannedBucket& bucket, Buckets::Hold hold) {
   switch (hold) {
     case Buckets::Hold::kGradients:
       return bucket.on_device() ? bucket.dtype : bucket.gradients;  // their views are on the device
+    case Buckets::Hold::kInPlace:
+      return bucket.gradients;
     case Buckets::Hold::kWide:
       return dtype_size(bucket.dtype) == 2 && !bucket.sparse ? Dtype::kF32 : bucket.dtype;
     default:
@@ -115,8 +118,12 @@ Status Buckets::make(const Manifest& manifest, const Plan& plan, Hold hold, std:
   std::shared_ptr<Buckets> made(new Buckets);
   const Sizes sizes = made->measure(plan, hold);
   made->slab_ = std::make_shared<Slab>();
-  WEFT_TRY(take(std::move(arena), sizes.buckets, Arena::kAlignment, "memory of the buckets",
-                made->slab_.get(), &made->buffers_));
+  if (hold == Hold::kInPlace) {
+    made->buffers_ = buckets_in_place(manifest, plan);
+  } else {
+    WEFT_TRY(take(std::move(arena), sizes.buckets, Arena::kAlignment, "memory of the buckets",
+                  made->slab_.get(), &made->buffers_));
+  }
   WEFT_TRY(made->slab_->pin(reach).with_prefix("memory of the buckets: "));
   if (retain) {
     made->retained_slab_ = std::make_shared<Slab>();

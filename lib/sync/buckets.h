@@ -65,6 +65,7 @@ class Buckets {
     kTravelling,  // the communication dtype
     kWide,        // f32 instead of 16 bits, so that sums of local steps lose no precision
     kGradients,   // the gradients' dtype: gradients are views, except for those on devices
+    kInPlace,     // as kGradients, in the program's memory (WEFT_GRADIENT_IN_PLACE)
   };
 
   // retain: reserves room for a copy of every bucket. kNoMemory.

@@ -8,6 +8,7 @@
 #include "core/context.h"
 #include "sync/agreement.h"
 #include "sync/chunks.h"
+#include "sync/in_place.h"
 #include "sync/options.h"
 #include "sync/proposal.h"
 #include "sync/reducer.h"
@@ -47,6 +48,7 @@ Status propose(const weft_reducer_options& options, int size, const Hook* hook, 
   proposal->buffers_root = options.buffers_root;
   proposal->check_interval = options.check_interval;
   proposal->reduce_dtype = options.reduce_dtype;
+  proposal->in_place = options.mode == WEFT_GRADIENT_IN_PLACE;
   proposal->limits = bucket_limits({options.bucket_limits, options.bucket_limit_count});
   WEFT_TRY(make_manifest(options.params, options.param_count, options.param_size, &proposal->manifest));
   if (options.reduce_dtype != 0) {
@@ -73,13 +75,16 @@ Status propose(const weft_reducer_options& options, int size, const Hook* hook, 
   if (!proposal->manifest.uses.empty()) {
     proposal->uses = digest64(std::as_bytes(std::span(proposal->manifest.uses)));
   }
+  if (proposal->in_place) WEFT_TRY(check_in_place(proposal->manifest));
   if (options.plan == nullptr) {
     *plan = make_plan(proposal->manifest, {.limits = proposal->limits, .order = {}});
+    if (proposal->in_place) cut_in_place(proposal->manifest, plan);
     return {};
   }
   std::vector<std::vector<uint32_t>> buckets;
   WEFT_TRY(read_plan(*options.plan, proposal->manifest, &buckets));
   WEFT_TRY(make_plan(proposal->manifest, buckets, plan));
+  if (proposal->in_place) WEFT_TRY(check_adjacent(proposal->manifest, *plan));
   ByteWriter written;
   plan->write(&written);
   proposal->plan = digest64(written.bytes());
@@ -249,7 +254,7 @@ Status Reducer::create(std::shared_ptr<Comm> comm, const Status& given, const we
   state->hook = std::move(hook);
   // Opened here, where all ranks arrive or none, so that lanes have the same numbers on all ranks.
   const Status opened = open_lanes(state.get());
-  state->copy = options.mode != WEFT_GRADIENT_VIEW;
+  state->copy = options.mode != WEFT_GRADIENT_VIEW && !proposal.in_place;
   state->on_bucket = options.on_bucket;
   state->on_bucket_user_data = options.on_bucket_user_data;
   state->manifest = std::move(proposal.manifest);
@@ -258,7 +263,7 @@ Status Reducer::create(std::shared_ptr<Comm> comm, const Status& given, const we
   state->plan = std::move(plan);
   state->flags = proposal.flags;
   if (!state->copy) {
-    state->hold = Buckets::Hold::kGradients;
+    state->hold = proposal.in_place ? Buckets::Hold::kInPlace : Buckets::Hold::kGradients;
   } else if ((proposal.flags & WEFT_REDUCER_ACCUMULATE_F32) != 0) {
     state->hold = Buckets::Hold::kWide;
   }

@@ -3,6 +3,7 @@
 #include "base/arguments.h"
 #include "base/text.h"
 #include "sync/captures.h"
+#include "sync/in_place.h"
 #include "sync/plan.h"
 
 namespace weft {
@@ -62,10 +63,14 @@ Status check_rules(uint64_t flags) {
 
 // Checks the mode, and flags that apply to one mode only.
 Status check_mode(const weft_reducer_options& options) {
-  const bool view = options.mode == WEFT_GRADIENT_VIEW;
-  constexpr NamedValue kModes[] = {
-      {0, "the default"}, WEFT_NAMED(WEFT_GRADIENT_COPY), WEFT_NAMED(WEFT_GRADIENT_VIEW)};
+  const bool in_place = options.mode == WEFT_GRADIENT_IN_PLACE;
+  const bool view = options.mode == WEFT_GRADIENT_VIEW || in_place;
+  constexpr NamedValue kModes[] = {{0, "the default"},
+                                   WEFT_NAMED(WEFT_GRADIENT_COPY),
+                                   WEFT_NAMED(WEFT_GRADIENT_VIEW),
+                                   WEFT_NAMED(WEFT_GRADIENT_IN_PLACE)};
   WEFT_TRY(check_choice("weft_reducer_options.mode", options.mode, kModes));
+  if (in_place) WEFT_TRY(check_in_place_flags(options.flags));
   if ((options.flags & WEFT_REDUCER_REDUCED_VIEWS) != 0 && !view) {
     return Status::error(Code::kArg, kReducedViews);
   }

@@ -76,19 +76,6 @@ std::vector<PlannedBucket> assign(const Manifest& manifest, const std::vector<ui
   return buckets;
 }
 
-// Fills bucket_of and offset_of.
-void index(const Manifest& manifest, Plan* plan) {
-  plan->bucket_of.assign(manifest.params.size(), kNoBucket);
-  plan->offset_of.assign(manifest.params.size(), 0);
-  for (uint32_t b = 0; b < plan->buckets.size(); b++) {
-    const PlannedBucket& bucket = plan->buckets[b];
-    for (size_t i = 0; i < bucket.params.size(); i++) {
-      plan->bucket_of[bucket.params[i]] = b;
-      plan->offset_of[bucket.params[i]] = bucket.offsets[i];
-    }
-  }
-}
-
 // Checks that every parameter with gradients is in exactly one bucket, and that a bucket's members have the
 // same dtype and device.
 Status check_buckets(const Manifest& manifest, const std::vector<std::vector<uint32_t>>& buckets) {
@@ -142,7 +129,7 @@ Plan make_plan(const Manifest& manifest, const PlanOptions& options) {
   const bool as_listed = options.order.empty();
   plan.buckets = assign(manifest, bucket_limits(options.limits), order, as_listed);
   if (as_listed) std::reverse(plan.buckets.begin(), plan.buckets.end());
-  index(manifest, &plan);
+  plan.index(manifest.params.size());
   return plan;
 }
 
@@ -164,7 +151,7 @@ Status make_plan(const Manifest& manifest, const std::vector<std::vector<uint32_
       bucket.count += manifest.params[param].count;
     }
   }
-  index(manifest, plan);
+  plan->index(manifest.params.size());
   return {};
 }
 
@@ -189,6 +176,18 @@ Status read_plan(const weft_plan& given, const Manifest& manifest,
     }
   }
   return check_buckets(manifest, *buckets);
+}
+
+void Plan::index(size_t params) {
+  bucket_of.assign(params, kNoBucket);
+  offset_of.assign(params, 0);
+  for (uint32_t b = 0; b < buckets.size(); b++) {
+    const PlannedBucket& bucket = buckets[b];
+    for (size_t i = 0; i < bucket.params.size(); i++) {
+      bucket_of[bucket.params[i]] = b;
+      offset_of[bucket.params[i]] = bucket.offsets[i];
+    }
+  }
 }
 
 void Plan::pack(std::vector<uint32_t>* words) const {

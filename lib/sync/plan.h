@@ -46,6 +46,7 @@ struct Plan {
   std::vector<uint32_t> bucket_of;     // per parameter, or kNoBucket
   std::vector<uint64_t> offset_of;     // per parameter: elements from the bucket's start
 
+  void index(size_t params);             // fills bucket_of and offset_of from the buckets
   void write(ByteWriter* writer) const;  // the part that ranks must agree on
   // A fixed number of words, for a broadcast: the number of buckets, their sizes, all parameters, limits.
   static size_t words(size_t params) { return 1 + 4 * params; }

@@ -12,6 +12,7 @@ Bytes Proposal::write() const {
       .put(buffers_root)
       .put(check_interval)
       .put(reduce_dtype)
+      .put(uint32_t{in_place})
       .put(static_cast<uint32_t>(limits.size()));
   for (const uint64_t limit : limits) writer.put(limit);
   writer.put(plan).put(uses);
@@ -27,13 +28,14 @@ Status Proposal::read(ByteView bytes, Proposal* out) {
   out->buffers_root = reader.get<int32_t>();
   out->check_interval = reader.get<uint32_t>();
   out->reduce_dtype = reader.get<int32_t>();
+  out->in_place = reader.get<uint32_t>() != 0;
   const auto limits = reader.get<uint32_t>();
   for (uint32_t i = 0; i < limits && reader.ok(); i++) out->limits.push_back(reader.get<uint64_t>());
   out->plan = reader.get<uint64_t>();
   out->uses = reader.get<uint64_t>();
   if (!reader.ok()) return Status::error(Code::kMismatch, "unreadable");
   const size_t read =
-      sizeof(uint32_t) * 6 + sizeof(uint64_t) * 3 + out->hook.size() + limits * sizeof(uint64_t);
+      sizeof(uint32_t) * 7 + sizeof(uint64_t) * 3 + out->hook.size() + limits * sizeof(uint64_t);
   return Manifest::read(bytes.subspan(read), &out->manifest);
 }
 
@@ -44,6 +46,11 @@ std::string proposal_difference(int rank, ByteView mine, int other_rank, ByteVie
   if (const Status s = Proposal::read(theirs, &b); !s.ok()) return cat("rank ", other_rank, ": ", s.text());
   std::string text = manifest_difference(rank, a.manifest, other_rank, b.manifest);
   if (!text.empty()) return text;
+  if (a.in_place != b.in_place) {
+    const auto is = [](const Proposal& p) { return p.in_place ? "" : "not "; };
+    return cat("weft_reducer_options.mode is ", is(a), "WEFT_GRADIENT_IN_PLACE on rank ", rank, " and ",
+               is(b), "on rank ", other_rank, ": use it on all ranks or on none");
+  }
   if (a.limits != b.limits) {
     return cat("bucket limits are [", list_text(a.limits), "] on rank ", rank, " and [", list_text(b.limits),
                "] on rank ", other_rank);

@@ -23,6 +23,7 @@ struct Proposal {
   int32_t buffers_root = 0;
   uint32_t check_interval = 0;
   int32_t reduce_dtype = 0;
+  bool in_place = false;  // WEFT_GRADIENT_IN_PLACE; ranks may differ in the other modes
   std::vector<uint64_t> limits;
   uint64_t plan = 0;  // digest of the program's own plan; 0 if it has none
   uint64_t uses = 0;  // digest of weft_param.uses; 0 if each is 1

@@ -205,6 +205,12 @@ Status Reducer::replan(const weft_replan_options& options, const Status& given) 
                       "re-plan: the plan of a reducer with WEFT_REDUCER_GRAPH is fixed, because graphs "
                       "name its buckets: create another one"));
   }
+  if (s.hold == Buckets::Hold::kInPlace) {
+    return note(
+        Status::error(Code::kUnsupported,
+                      "re-plan: with WEFT_GRADIENT_IN_PLACE buckets are pieces of the program's memory: "
+                      "create another reducer, with a weft_plan of your own"));
+  }
   WEFT_TRY(note(end_owed_gather()));  // slices change owners
   WEFT_TRY(open_replan());
   PlanRequest request;

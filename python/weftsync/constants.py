@@ -155,10 +155,12 @@ class Bootstrap(enum.IntEnum):
 
 
 class GradientMode(enum.IntEnum):
-    """Memory of the gradients: arrays of the program (COPY), or views into the reducer's buckets (VIEW)."""
+    """Memory of the gradients: arrays of the program that are copied (COPY), views into the reducer's buckets (VIEW), or
+    arrays of the program that are reduced where they are (IN_PLACE)."""
 
     COPY = 1
     VIEW = 2
+    IN_PLACE = 3
 
 
 class ContextFlag(enum.IntFlag):

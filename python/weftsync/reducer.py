@@ -36,7 +36,8 @@ class Reducer(Handle):
 
     params               list of Param; the reducer keeps their arrays alive until close
     mode                 "copy": `ready` takes the gradient's array, and the result is written into it; "view": the
-                         program computes gradients in the arrays of `views`, without a copy
+                         program computes gradients in the arrays of `views`, without a copy; "in_place": gradients are
+                         reduced where Param.gradient lies, without a copy (docs/reducer.md)
     bucket_limits        sizes at which buckets end, in bytes; the last one repeats, 0 is one parameter per bucket.
                          None: 1 MiB, then 25 MiB
     hook                 a Hook, which decides how buckets are reduced; None: allreduce. The reducer keeps it alive

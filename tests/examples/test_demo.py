@@ -70,6 +70,26 @@ def test_overlapped_step():
                  [f"[{r}] weights are equal to those of updating after finish" for r in range(2)])
 
 
+def test_flat_gradients():
+    """flat_gradients trains in its own gradient array, and a resumed run ends with the weights of an uninterrupted one"""
+    with tempfile.TemporaryDirectory() as folder:
+        def train(file, steps):
+            result = cases.run([WEFT, "run", "-n", 2, "--timeout", 60, "--", EXAMPLES / "flat_gradients", Path(folder) / file, steps])
+            expect_equal(result.returncode, 0, result)
+            found = dict(re.findall(r"rank (\d): (step \d+, loss [\d.]+, parameters [0-9a-f]{8})", result.stdout))
+            expect_equal(sorted(found), ["0", "1"], result)
+            return [found[rank].split(", ") for rank in ("0", "1")]
+        first = train("resumed", 30)
+        resumed, whole = train("resumed", 30), train("whole", 60)
+    expect_equal(first[0][0], "step 30")
+    expect_equal(resumed, whole)
+    for ranks in (first, resumed):
+        expect_equal(ranks[0][2], ranks[1][2])
+    expect(float(resumed[0][1].split()[1]) < float(first[0][1].split()[1]), (first, resumed))
+    source = (Path(__file__).resolve().parent.parent.parent / "examples" / "flat_gradients.c").read_text()
+    expect(sum("weft" in line.lower() for line in source.splitlines()) <= 60, "docs/reducer.md promises 60 lines")
+
+
 def test_framework_glue():
     """framework_glue trains a layer that is used twice and a branch that some ranks skip, and replicas agree"""
     for ranks in (1, 2, 3):
