@@ -139,13 +139,14 @@ class Variables {
   Status number(const char* name, int least, int most, int* number) const {
     const char* value = text(name);
     if (value == nullptr) return {};
+    const std::string wanted = cat("a whole number from ", least, " to ", most);
     int64_t parsed = 0;
     for (const char* c = value; *c != '\0'; c++) {
-      if (*c < '0' || *c > '9') return bad(name, "a whole number");
+      if (*c < '0' || *c > '9') return bad(name, wanted);
       parsed = parsed * 10 + (*c - '0');
-      if (parsed > std::numeric_limits<int>::max()) return bad(name, cat("at most ", most));
+      if (parsed > std::numeric_limits<int>::max()) return bad(name, wanted);
     }
-    if (parsed < least || parsed > most) return bad(name, cat("a number from ", least, " to ", most));
+    if (parsed < least || parsed > most) return bad(name, wanted);
     *number = static_cast<int>(parsed);
     return {};
   }
@@ -182,7 +183,7 @@ Status half_launched(const Variables& variables, const LauncherVariables& half,
   } else {
     text += cat(rank ? half.size : half.rank, " is not set");
   }
-  if (other != nullptr) text += cat(" (", shown(variables, other->rank), " is another rank)");
+  if (other != nullptr) text += cat(", and ", shown(variables, other->rank), " names a different rank");
   return Status::error(Code::kArg, cat(text,
                                        ": set WEFT_RANK, WEFT_SIZE and WEFT_STORE on all ranks, or "
                                        "WEFT_SIZE=1 if this process is a job of its own"));
@@ -223,7 +224,7 @@ Status find_launcher(const Variables& variables, const LauncherVariables** found
 Status check_rank(const char* rank_name, const char* size_name, const Environment& environment) {
   if (environment.rank < environment.size) return {};
   return Status::error(Code::kArg, cat(rank_name, " is ", environment.rank, ", but ", size_name, " is ",
-                                       environment.size, ": ranks count from 0"));
+                                       environment.size, ": allowed ranks are 0 to ", environment.size - 1));
 }
 
 // Reads WEFT_RANK and WEFT_SIZE, which must both be set; a job of one rank needs no rank number.
@@ -306,7 +307,7 @@ Status torchrun_store(const Variables& variables, std::string* store) {
   if (host == nullptr || !variables.has("MASTER_PORT")) {
     return Status::error(Code::kArg,
                          cat("torchrun's ", host ? "MASTER_PORT" : "MASTER_ADDR",
-                             " is not set, so the ranks do not know where to meet: set it, or set "
+                             " is not set, so Weft has no address for the ranks' store: set it, or set "
                              "WEFT_STORE=tcp://HOST_OF_RANK_0:PORT"));
   }
   int port = 0;
@@ -323,8 +324,8 @@ Status store_rule(const Variables& variables, const ProcessFacts& facts, const J
   const bool one_host = environment->size == 1 || environment->local_size == environment->size;
   if (environment->launcher == Launcher::kWeft && environment->size > 1) {
     return Status::error(Code::kArg,
-                         "WEFT_RANK and WEFT_SIZE are set, but WEFT_STORE is not: set it to where the ranks "
-                         "meet, tcp://HOST_OF_RANK_0:PORT or, on one host, unix:@NAME");
+                         "WEFT_RANK and WEFT_SIZE are set, but WEFT_STORE is not: set it on all ranks to "
+                         "tcp://HOST_OF_RANK_0:PORT or, on one host, unix:@NAME");
   }
   if (one_host && !job.here.empty()) {
     char hash[17];
@@ -338,14 +339,14 @@ Status store_rule(const Variables& variables, const ProcessFacts& facts, const J
       Code::kArg, cat(name(environment->launcher), " started ", environment->size, " ranks, ",
                       environment->local_size == 0 ? "not known to be on one host"
                                                    : cat(environment->local_size, " of them on this host"),
-                      ", and does not say where they can meet: set WEFT_STORE=tcp://HOST_OF_RANK_0:PORT "
+                      ", and gives no address for their store: set WEFT_STORE=tcp://HOST_OF_RANK_0:PORT "
                       "and WEFT_SECRET_FILE on all ranks"));
 }
 
 Status check_secret(const char* source, size_t size) {
   if (size >= kMinSecretBytes && size <= kMaxSecretBytes) return {};
-  return Status::error(Code::kAuth, cat(source, " holds a secret of ", size, " bytes, but it must have ",
-                                        kMinSecretBytes, " to ", kMaxSecretBytes));
+  return Status::error(Code::kAuth, cat(source, " holds a secret of ", size, " bytes: allowed are ",
+                                        kMinSecretBytes, " to ", kMaxSecretBytes, " bytes"));
 }
 
 Status read_secret(const Variables& variables, Environment* environment) {
@@ -386,7 +387,7 @@ const char* name(Launcher launcher) {
     case Launcher::kFlux:
       return "Flux";
     case Launcher::kPmix:
-      return "a launcher that speaks PMIx";
+      return "a PMIx launcher";
     case Launcher::kPals:
       return "PALS";
     case Launcher::kAlps:
@@ -451,14 +452,17 @@ Status parse_places(const char* variable, const char* thing, const std::string& 
     int value = 0;
     const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
     if (error != std::errc() || end != number.data() + number.size() || value < 0 || value >= kMaxRanks) {
-      return Status::error(Code::kArg,
-                           cat(variable, " \"", text, "\": \"", number, "\" is no ", thing, "'s number"));
+      return Status::error(
+          Code::kArg,
+          cat(variable, " is \"", text.substr(0, kShown), "\", but the entry for rank ", ranks, ", \"",
+              number.substr(0, kShown), "\", is not a ", thing, " number from 0 to ", kMaxRanks - 1));
     }
     if (ranks == rank) *label = value;
   }
   if (ranks == size) return {};
-  return Status::error(Code::kArg,
-                       cat(variable, " names the ", thing, "s of ", ranks, " ranks, but there are ", size));
+  return Status::error(Code::kArg, cat(variable, " has ", ranks, ranks == 1 ? " entry" : " entries",
+                                       ", but the communicator has ", size, size == 1 ? " rank" : " ranks",
+                                       ": give one ", thing, " number for each rank, separated by commas"));
 }
 
 }  // namespace
@@ -532,15 +536,17 @@ Status load_secret(Environment* environment) {
   struct stat about{};
   if (!file.valid() && error == EACCES && ::stat(path.c_str(), &about) == 0)
     return bad_secret_file(path, about, "cannot be read");
-  if (!file.valid()) return Status::system(cat("WEFT_SECRET_FILE ", path), error);
-  if (::fstat(file.get(), &about) != 0) return Status::system(cat("WEFT_SECRET_FILE ", path), errno);
+  if (!file.valid()) return Status::system(cat("cannot open WEFT_SECRET_FILE ", path), error);
+  if (::fstat(file.get(), &about) != 0)
+    return Status::system(cat("cannot examine WEFT_SECRET_FILE ", path), errno);
   if (!S_ISREG(about.st_mode)) {
-    return Status::error(Code::kAuth, cat("WEFT_SECRET_FILE ", path, " is not a regular file"));
+    return Status::error(Code::kAuth, cat("WEFT_SECRET_FILE ", path,
+                                          " is not a regular file: name a file that contains the secret"));
   }
   WEFT_TRY(check_secret_file(path, about));
   Bytes secret(kMaxSecretBytes + 2);
   const ssize_t got = ::read(file.get(), secret.data(), secret.size());
-  if (got < 0) return Status::system(cat("reading WEFT_SECRET_FILE ", path), errno);
+  if (got < 0) return Status::system(cat("cannot read WEFT_SECRET_FILE ", path), errno);
   secret.resize(static_cast<size_t>(got));
   if (!secret.empty() && secret.back() == std::byte{'\n'}) secret.pop_back();
   WEFT_TRY(check_secret(cat("WEFT_SECRET_FILE ", path).c_str(), secret.size()));

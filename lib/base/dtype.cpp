@@ -98,17 +98,21 @@ Coll even(Coll coll) {
 
 Status check_reduction(ReduceOp op, Dtype dtype) {
   if (!computes(dtype)) {
-    return Status::error(Code::kUnsupported,
-                         cat(name(dtype), " travels, but is not reduced: convert it to f16, bf16 or f32"));
+    return Status::error(
+        Code::kUnsupported,
+        cat("dtype ", name(dtype), " is not supported by reductions: convert it to f16, bf16 or f32"));
   }
   const bool needs_float = op == ReduceOp::kAvg || op == ReduceOp::kPremulSum;
   const bool needs_integer = op == ReduceOp::kBand || op == ReduceOp::kBor || op == ReduceOp::kBxor;
   if (needs_float && !is_float(dtype)) {
-    return Status::error(Code::kUnsupported,
-                         cat(name(op), " is for floating-point types, not ", name(dtype)));
+    return Status::error(
+        Code::kUnsupported,
+        cat("op ", name(op), " requires a floating-point dtype (f16, bf16, f32 or f64), but the dtype is ",
+            name(dtype)));
   }
   if (needs_integer && is_float(dtype)) {
-    return Status::error(Code::kUnsupported, cat(name(op), " is for integers, not ", name(dtype)));
+    return Status::error(Code::kUnsupported,
+                         cat("op ", name(op), " requires an integer dtype, but the dtype is ", name(dtype)));
   }
   return {};
 }

@@ -23,9 +23,13 @@ Status guarded(Body&& body) noexcept {
     } catch (const std::bad_alloc&) {
       return Status::out_of_memory();
     } catch (const std::exception& error) {
-      return Status::error(Code::kInternal, cat("unexpected exception: ", error.what()));
+      return Status::error(Code::kInternal,
+                           cat("internal: unexpected C++ exception: ", error.what(),
+                               "; unless a callback of the program threw it, report this as a bug of Weft"));
     } catch (...) {
-      return Status::error(Code::kInternal, "unexpected exception");
+      return Status::error(Code::kInternal,
+                           "internal: unexpected C++ exception of unknown type; unless a callback of the "
+                           "program threw it, report this as a bug of Weft");
     }
   } catch (...) {  // no memory for the text
     return Status::out_of_memory();

@@ -40,7 +40,7 @@ Status start_thread(const char* name, std::function<void()> body, const ThreadSt
       body();
     });
   } catch (const std::system_error& error) {
-    return Status::system(cat("starting thread ", name), error.code().value());
+    return Status::system(cat("cannot start thread ", name), error.code().value());
   } catch (const std::bad_alloc&) {
     return Status::out_of_memory();
   }

@@ -61,7 +61,7 @@ def test_private_buffers():
     expect("bound to" in found()["numa_nodes"], "nodes are those of cores", found())
     failed = cases.run([WEFT, "info", "-n", "2"], environment={"WEFT_SHM_NODES": "0,0,1"})
     expect_equal(failed.returncode, 1, failed)
-    expect("WEFT_SHM_NODES names the nodes of 3 ranks, but there are 2" in failed.stderr, "named", failed.stderr)
+    expect("WEFT_SHM_NODES has 3 entries, but the communicator has 2 ranks" in failed.stderr, "named", failed.stderr)
     text = cases.run([WEFT, "info", "-n", "2"])
     expect_equal(text.returncode, 0, text)
     expect("one-shot up to" in text.stdout and "backends" in text.stdout, "all of it, as text", text.stdout)
