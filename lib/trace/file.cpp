@@ -13,7 +13,7 @@
 namespace weft {
 
 Status write_whole(const std::string& text, const std::string& path, const char* what) {
-  const auto failed = [&] { return Status::system(cat("writing ", what, " ", path), errno); };
+  const auto failed = [&] { return Status::system(cat("cannot write ", what, " ", path), errno); };
   // Not mkstemp: the file gets the process's usual permissions.
   const std::string temporary = cat(path, ".", ::getpid(), ".tmp");
   const Fd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0666));

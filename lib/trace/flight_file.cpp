@@ -140,7 +140,7 @@ std::string flight_name(const FlightRecord& record) {
 Status write_flight(const FlightRecord& record, const std::string& folder) {
   // Errors of the folder appear when the file is written.
   if (::mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST) {
-    return Status::system(cat("making the folder ", folder), errno);
+    return Status::system(cat("cannot create the folder ", folder, " for flight records"), errno);
   }
   return write_whole(flight_text(record), cat(folder, "/", flight_name(record)), "the flight record");
 }

@@ -28,16 +28,21 @@ void RecordedEvent::set(const TraceEvent& from) {
 Status TraceRecorder::start(uint64_t capacity) {
   if (capacity == 0) capacity = kDefaultCapacity;
   if (capacity > kMaxCapacity) {
-    return Status::error(Code::kArg, cat("a trace of ", capacity, " events; at most ", kMaxCapacity));
+    return Status::error(Code::kArg, cat("the trace capacity is ", capacity, " events: allowed are 1 to ",
+                                         kMaxCapacity, ", or 0 for the default, ", kDefaultCapacity));
   }
   const std::lock_guard lock(mutex_);
-  if (recording_.load()) return Status::error(Code::kState, "a trace is running already");
+  if (recording_.load())
+    return Status::error(
+        Code::kState,
+        "a trace is already running in this context: call weft_trace_stop before weft_trace_start");
   // Threads that saw the last trace running may still be writing into its entries, briefly.
   for (uint32_t round = 0; inside_.load() != 0; round++) clock_.relax(round);
   std::unique_ptr<Entry[]> entries(new (std::nothrow) Entry[capacity]);
   if (!entries) {
-    return Status::error(Code::kNoMemory, cat("no memory for a trace of ", capacity, " events (",
-                                              bytes_text(capacity * sizeof(Entry)), ")"));
+    return Status::error(Code::kNoMemory,
+                         cat("cannot allocate ", bytes_text(capacity * sizeof(Entry)), " for a trace of ",
+                             capacity, " events: start it with a lower capacity"));
   }
   entries_ = std::move(entries);
   capacity_ = capacity;
@@ -48,7 +53,8 @@ Status TraceRecorder::start(uint64_t capacity) {
 
 Status TraceRecorder::stop() {
   const std::lock_guard lock(mutex_);
-  if (!recording_.exchange(false)) return Status::error(Code::kState, "no trace is running");
+  if (!recording_.exchange(false))
+    return Status::error(Code::kState, "no trace is running in this context: call weft_trace_start first");
   return {};
 }
 
