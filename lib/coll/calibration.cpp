@@ -25,9 +25,10 @@ constexpr uint64_t kUnknown = UINT64_MAX;         // result of a rank that had t
 constexpr size_t kPart = 8;     // a low quantile: short ones often wait for the previous one
 constexpr double kEqual = 0.1;  // keeps the table's choice unless the other one is faster by more
 
-Status malformed(const BackendArgs& args, size_t rank) {
+Status malformed(const BackendArgs& args, size_t rank, size_t bytes) {
   const int name = args.exchange.name(static_cast<int>(rank));
-  return Status::error(Code::kInternal, cat("rank ", name, " sent malformed measurements"))
+  return Status::error(Code::kInternal, cat("internal: rank ", name, " sent a malformed message of ", bytes,
+                                            " bytes in the crossover search; report this as a bug of Weft"))
       .with_ranks({name});
 }
 
@@ -72,7 +73,7 @@ Status ask_key(const LaneContext& lanes, const BackendArgs& args, std::string* k
     ByteReader reader(all[r]);
     const ProcessIdentity theirs = ProcessIdentity::get(reader);
     crowded |= reader.get<uint8_t>() != 0;
-    if (!reader.done()) return malformed(args, r);
+    if (!reader.done()) return malformed(args, r, all[r].size());
     *key += cat("; ", theirs.boot_id, ' ', theirs.pid_namespace, ' ', theirs.pid, ' ', theirs.start_ticks);
   }
   if (crowded) key->clear();
@@ -91,7 +92,7 @@ Status agree(const BackendArgs& args, uint64_t* found, bool* can) {
     ByteReader reader(all[r]);
     const auto theirs = reader.get<uint64_t>();
     *can &= reader.get<uint8_t>() != 0;
-    if (!reader.done()) return malformed(args, r);
+    if (!reader.done()) return malformed(args, r, all[r].size());
     if (r == 0) *found = theirs;
     all_found = all_found && theirs != 0;
   }

@@ -117,8 +117,8 @@ Status TransportLane::reserve(const Schedule& schedule) {
   scratch_bytes_ = 0;
   scratch_.reset(static_cast<std::byte*>(std::aligned_alloc(64, schedule.scratch_bytes())));
   if (!scratch_) {
-    return Status::error(Code::kNoMemory,
-                         cat("cannot allocate ", bytes_text(schedule.scratch_bytes()), " of scratch"));
+    return Status::error(Code::kNoMemory, cat("cannot allocate ", bytes_text(schedule.scratch_bytes()),
+                                              " of scratch memory for ", weft::name(args_.coll)));
   }
   scratch_bytes_ = schedule.scratch_bytes();
   return {};
@@ -220,11 +220,11 @@ Status TransportLane::check(const Transfer& transfer, const Message& message) co
   }
   WEFT_TRY(message.status);
   if (message.received_bytes == transfer.bytes) return {};
-  return Status::error(
-             Code::kMismatch,
-             cat("operation ", slot, ": rank ", peer, " sent ", message.received_bytes, " bytes where rank ",
-                 rank, " expects ", transfer.bytes, "; do both use the same algorithm?"),
-             Evidence::kDescriptor)
+  return Status::error(Code::kMismatch,
+                       cat("operation ", slot, ": rank ", peer, " sent ", message.received_bytes,
+                           " bytes where rank ", rank, " expects ", transfer.bytes,
+                           ": give all ranks the same WEFT_ALGORITHMS and the same version of Weft"),
+                       Evidence::kDescriptor)
       .with_slot(slot)
       .with_ranks({peer});
 }

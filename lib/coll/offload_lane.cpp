@@ -86,7 +86,8 @@ Status OffloadLane::reserve() {
   const uint64_t bytes = needed * Offload::kDepth;
   memory_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, bytes)));
   if (memory_ == nullptr) {
-    return Status::error(Code::kNoMemory, cat("no memory for ", bytes, " bytes of staging"));
+    return Status::error(Code::kNoMemory, cat("cannot allocate ", bytes, " bytes of staging memory for ",
+                                              weft::name(args_.coll)));
   }
   slot_bytes_ = needed;
   memory_bytes_ = bytes;

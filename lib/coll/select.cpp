@@ -34,7 +34,8 @@ Status parse_entry(std::string_view entry, Forced* forced) {
   if (coll == "one_shot") {
     uint64_t bytes = 0;
     if (!parse_bytes(wanted, &bytes))
-      return Status::error(Code::kArg, cat("algorithms: \"", entry, "\" gives no size"));
+      return Status::error(Code::kArg, cat("WEFT_ALGORITHMS: \"", entry,
+                                           "\" has no valid size: give bytes, for example one_shot=64K"));
     forced->one_shot = bytes;
     return {};
   }
@@ -47,12 +48,13 @@ Status parse_entry(std::string_view entry, Forced* forced) {
     if (wanted == row.name) found = &row;
   }
   if (known.empty()) {
-    return Status::error(Code::kArg, cat("algorithms: \"", entry,
-                                         "\" is neither collective=algorithm nor one_shot=SIZE nor off"));
+    return Status::error(Code::kArg,
+                         cat("WEFT_ALGORITHMS: \"", entry,
+                             "\" is not an entry: allowed are COLLECTIVE=ALGORITHM, one_shot=SIZE and off"));
   }
   if (found == nullptr) {
-    return Status::error(Code::kArg, cat("algorithms: there is no \"", wanted, "\" for ", coll,
-                                         "; there are ", list_text(known)));
+    return Status::error(Code::kArg, cat("WEFT_ALGORITHMS: ", coll, " has no algorithm \"", wanted,
+                                         "\": allowed are ", list_text(known)));
   }
   (*forced)[found->coll] = found->name;
   return {};
@@ -94,8 +96,10 @@ Status select(Coll coll, const Shape& shape, const Forced& forced, const Algorit
     *algorithm = first;
     return {};
   }
-  return Status::error(Code::kUnsupported,
-                       cat("there is no algorithm ", wanted ? wanted : "", " for ", name(coll)));
+  return Status::error(
+      Code::kUnsupported,
+      wanted ? cat(name(coll), " has no algorithm \"", wanted, "\"; correct WEFT_ALGORITHMS")
+             : cat("internal: no algorithm for ", name(coll), "; report this as a bug of Weft"));
 }
 
 }  // namespace weft::coll

@@ -92,14 +92,15 @@ Status TransportTrial::look(const TransportLane& lane, uint64_t* next_ns) {
   if (!args_.deadline.expired(args_.clock)) return {};
   std::vector<int> missing = lane.missing();
   for (int& rank : missing) rank = args_.exchange.name(rank);
-  return Status::error(Code::kTimeout, cat("rank ", list_text(missing), " does not take part"))
+  return Status::error(Code::kTimeout, cat("rank ", list_text(missing),
+                                           " did not take part before the deadline of the group setup"))
       .with_ranks(missing);
 }
 
 // Abandons the operation and reports the error, so that the other ranks stop waiting.
 Status TransportTrial::give_up(TransportLane& lane, Status why) {
   lane.abandon();
-  why = why.with_prefix("measuring messages: ");
+  why = why.with_prefix("autotuning of message algorithms: ");
   args_.exchange.fail(why);
   return why;
 }

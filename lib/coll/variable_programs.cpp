@@ -38,7 +38,8 @@ class VariableProgram : public Program {
   Status reserve(uint64_t bytes) {
     scratch_.reset(static_cast<std::byte*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64)));
     if (scratch_ != nullptr || bytes == 0) return {};
-    return Status::error(Code::kNoMemory, cat("cannot allocate ", bytes_text(bytes), " of scratch"));
+    return Status::error(Code::kNoMemory, cat("cannot allocate ", bytes_text(bytes),
+                                              " of scratch memory for ", weft::name(args_.coll)));
   }
   // Sets the stage to an ordinary collective of this operation.
   void set(CollectiveArgs* stage, Coll coll, uint64_t count, const std::byte* src, std::byte* dst) const {
@@ -264,10 +265,11 @@ class Agreed final : public VariableProgram {
         const uint64_t sent = sends(from, to), taken = takes(from, to);
         if (from != to || executes_) *longest = std::max(*longest, sent);
         if (sent == taken) continue;
-        return Status::error(Code::kMismatch,
-                             cat("in all_to_all_v ", weft::name(args_.dtype), " rank ", from, " sends ", sent,
-                                 " elements to rank ", to, ", which takes ", taken, " from it"),
-                             Evidence::kDescriptor)
+        return Status::error(
+                   Code::kMismatch,
+                   cat("all_to_all_v ", weft::name(args_.dtype), ": rank ", from, " sends ", sent,
+                       " elements to rank ", to, ", which expects ", taken, ": give the same count on both"),
+                   Evidence::kDescriptor)
             .with_ranks(from == to ? std::vector<int>{from} : std::vector<int>{from, to});
       }
     }

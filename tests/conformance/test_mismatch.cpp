@@ -150,7 +150,8 @@ TEST_CASE("a pair of ranks that counts differently in all_to_all_v is named on a
                                     {taken.data(), nullptr}, &args);
       const Status status = self.run(args);
       self.expect(status.code() == Code::kMismatch, "code: " + status.text());
-      self.expect(contains(status.text(), "rank 2 sends 2 elements to rank 1, which takes 3"), status.text());
+      self.expect(contains(status.text(), "rank 2 sends 2 elements to rank 1, which expects 3"),
+                  status.text());
       self.expect(status.info().slot == 1, "slot: " + status.text());
       self.expect(to == std::vector<int32_t>(12, 7), "data moved");
     });

@@ -315,7 +315,7 @@ TEST_CASE("a rank that leaves or stops during the crossover search is named by t
       if (links.rank() == 1) options.leaves_at = sends;
       const Made made = make(links, &measurements, "", options);
       WEFT_EXPECT(made.status.code() == Code::kTimeout);
-      WEFT_EXPECT(made.status.text().find("measuring messages") != std::string::npos);
+      WEFT_EXPECT(made.status.text().find("autotuning of message algorithms") != std::string::npos);
       const std::vector<int>& named = made.status.info().ranks;
       WEFT_EXPECT(std::find(named.begin(), named.end(), 1) != named.end());
       WEFT_EXPECT(!made.forced.one_shot);

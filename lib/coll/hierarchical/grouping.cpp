@@ -19,9 +19,10 @@ Status group_ranks(int rank, const std::vector<std::vector<uint8_t>>& near, Grou
   for (size_t a = 0; a < size; a++) {
     for (size_t b = 0; b < size; b++) {
       if (!near[a][b] || near[a] == near[b]) continue;
-      return Status::error(Code::kUnavailable, cat("because rank ", a, " finds rank ", b,
-                                                   " on its host, and the two do not find the same ranks "
-                                                   "there"))
+      return Status::error(Code::kUnavailable,
+                           cat("rank ", a, " detects rank ", b,
+                               " on its host, but the two ranks detect different sets of "
+                               "ranks there: set WEFT_HOSTS to one host number for each rank"))
           .with_ranks({static_cast<int>(a), static_cast<int>(b)});
     }
   }
@@ -61,7 +62,10 @@ Status find_grouping(const BackendArgs& args, Grouping* grouping) {
     for (size_t other = 0; other < size; other++) near[r].push_back(reader.get<uint8_t>() == 1 ? 1 : 0);
     if (reader.done() && near[r][r] == 1) continue;
     const int name = args.exchange.name(static_cast<int>(r));
-    return Status::error(Code::kInternal, cat("rank ", name, " sent a malformed list of its host's ranks"))
+    return Status::error(Code::kInternal,
+                         cat("internal: rank ", name, " sent ", all[r].size(),
+                             " bytes as the list of its host's ranks, expected ", size,
+                             " bytes with its own entry set to 1; report this as a bug of Weft"))
         .with_ranks({name});
   }
   return group_ranks(args.exchange.rank(), near, grouping);

@@ -79,8 +79,8 @@ Status HierarchicalLane::reserve(uint64_t bytes) {
   scratch_in_arena_ = arena_->allocate(kInFlight * bytes, &scratch_).ok();
   if (!scratch_in_arena_) scratch_ = static_cast<std::byte*>(std::aligned_alloc(64, kInFlight * bytes));
   if (scratch_ == nullptr) {
-    return Status::error(Code::kNoMemory,
-                         cat("cannot allocate ", bytes_text(kInFlight * bytes), " of scratch"));
+    return Status::error(Code::kNoMemory, cat("cannot allocate ", bytes_text(kInFlight * bytes),
+                                              " of scratch memory for hierarchical collectives"));
   }
   scratch_bytes_ = bytes;
   return {};

@@ -27,7 +27,11 @@ Status LocalExchange::all_gather(ByteView mine, std::vector<Bytes>* all, Deadlin
     const Bytes& theirs = everybody[static_cast<size_t>(member)];
     if (theirs.empty() || theirs[0] != kGoesOn) {
       const int name = all_.name(member);
-      return Status::error(Code::kUnavailable, cat("rank ", name, " does not go on"), Evidence::kReport)
+      return Status::error(
+                 Code::kUnavailable,
+                 cat("rank ", name,
+                     " reported an error in the setup of its host's backend; see that rank's error"),
+                 Evidence::kReport)
           .with_ranks({name});
     }
     all->emplace_back(theirs.begin() + 1, theirs.end());
