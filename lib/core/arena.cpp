@@ -132,7 +132,9 @@ HeapArena::~HeapArena() {
 Status HeapArena::allocate(uint64_t size, std::byte** memory) {
   const uint64_t whole = rounded(size);
   std::byte* const block = whole == 0 ? nullptr : allocator_.get(whole, kAlignment);
-  if (block == nullptr) return Status::error(Code::kNoMemory, cat("cannot allocate ", bytes_text(size)));
+  if (block == nullptr)
+    return Status::error(Code::kNoMemory,
+                         cat("cannot allocate ", bytes_text(size), " of communicator memory"));
   std::memset(block, 0, whole);
   *memory = block;
   const std::lock_guard lock(mutex_);
@@ -144,7 +146,10 @@ Status HeapArena::allocate(uint64_t size, std::byte** memory) {
 Status HeapArena::free(std::byte* memory) {
   const std::lock_guard lock(mutex_);
   const auto it = blocks_.find(memory);
-  if (it == blocks_.end()) return Status::error(Code::kArg, "not a pointer from this communicator's arena");
+  if (it == blocks_.end())
+    return Status::error(
+        Code::kArg,
+        "weft_comm_free: the pointer is not from weft_comm_alloc of this communicator, or has been freed");
   bytes_ -= it->second;
   allocator_.put(memory, it->second);
   blocks_.erase(it);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/interrupt.h"
+#include "base/text.h"
 
 namespace weft {
 
@@ -94,10 +95,11 @@ Status Callbacks::drain(Clock& clock, int64_t timeout_ms) {
       std::unique_lock lock(queue_->mutex);
       if (queue_->changed.wait_for(lock, std::chrono::milliseconds(wait_ms), idle)) return {};
     }
-    WEFT_TRY(Interrupt::check().with_prefix("a callback of the program has not returned: "));
+    WEFT_TRY(Interrupt::check().with_prefix("a completion callback of the program has not returned: "));
     if (deadline.expired(clock)) break;
   }
-  return Status::error(Code::kTimeout, "a callback of the program has not returned");
+  return Status::error(
+      Code::kTimeout, cat("a completion callback of the program has not returned after ", timeout_ms, " ms"));
 }
 
 void Callbacks::Queue::loop() {

@@ -22,14 +22,15 @@ constexpr Row kRows[] = {
 Status check_capability(const Capability& wanted) {
   // The inputs of a sparse all-reduce are in host memory.
   if (wanted.device_kind != 0 && wanted.coll == Coll::kSparseAllReduce) {
-    return Status::error(Code::kUnsupported, cat(name(wanted.coll), " of device memory is not supported"));
+    return Status::error(Code::kUnsupported,
+                         cat(name(wanted.coll), " does not support device memory: pass host memory"));
   }
   if (!is_reduction(wanted.coll)) return {};
   WEFT_TRY(check_reduction(wanted.op, wanted.dtype));
   for (const Row& row : kRows) {
     if (row.coll != wanted.coll || row.has(wanted.op)) continue;
-    return Status::error(Code::kUnsupported,
-                         cat(name(wanted.coll), " has ", row.which, ", not ", name(wanted.op)));
+    return Status::error(Code::kUnsupported, cat(name(wanted.coll), " does not support op ", name(wanted.op),
+                                                 ": allowed are ", row.which));
   }
   return {};
 }

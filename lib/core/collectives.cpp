@@ -23,11 +23,11 @@ const char* remedy(const Descriptor& a, const Descriptor& b) {
   const auto kind = static_cast<Coll>(a.coll);
   const bool same_slot = a.tag / kTagSlot == b.tag / kTagSlot && a.tag >= kTagSlot;
   if (equal_but_for_tag(a, b)) {
-    if (has_blocks(kind)) return "give the same counts of the blocks";
-    if (kind == Coll::kSparseAllReduce) return "give the same shape";
+    if (has_blocks(kind)) return "pass the same block counts";
+    if (kind == Coll::kSparseAllReduce) return "pass the same shape";
     if (!same_slot && a.tag != 0 && b.tag != 0) return "reduce the same buckets in the same order";
     if (same_slot && a.tag / kTagStep != b.tag / kTagStep) return "make the same synchronised steps";
-    if (same_slot) return "make as many local steps before a synchronised one";
+    if (same_slot) return "make the same number of local steps before a synchronised one";
   }
   const bool divide_differently = has_root(kind) ? a.scale != b.scale : a.root != b.root;
   if (same_slot && a.coll == b.coll && divide_differently) {
@@ -54,12 +54,15 @@ Descriptor Descriptor::of(const CollectiveArgs& args) {
 }
 
 Status CollectiveLane::prepare(const DeviceCall& /*call*/) {
-  return Status::error(Code::kUnsupported, "the communicator takes no device memory");
+  return Status::error(Code::kUnsupported,
+                       "this communicator does not support device memory: pass host memory, or create it "
+                       "with a backend for CUDA memory");
 }
 
 Status Collectives::peer_memory(int /*rank*/, uint64_t /*place*/, uint64_t /*bytes*/,
                                 const std::byte** /*at*/) {
-  return Status::error(Code::kUnsupported, cat("ranks do not reach each other's memory over '", name(), "'"));
+  return Status::error(Code::kUnsupported,
+                       cat("backend '", name(), "' gives a rank no access to another rank's memory"));
 }
 
 uint64_t Descriptor::hash() const {
@@ -100,7 +103,8 @@ std::string Descriptor::text() const {
 
 Status Collectives::allocate_on_device(int device, uint64_t /*size*/, std::shared_ptr<std::byte>* memory) {
   memory->reset();
-  return Status::error(Code::kUnsupported, cat(name(), " takes no memory of CUDA device ", device));
+  return Status::error(Code::kUnsupported,
+                       cat("backend '", name(), "' does not support memory of CUDA device ", device));
 }
 
 Status Collectives::open_graph_lane(int device, std::shared_ptr<GraphLane>* lane) {

@@ -189,10 +189,11 @@ Status Comm::agree(ByteView mine, std::vector<Bytes>* all, Deadline deadline,
   args.src = reinterpret_cast<const std::byte*>(&my_size);
   args.dst = reinterpret_cast<std::byte*>(sizes.data());
   WEFT_TRY(run(over, args, deadline));
-  const uint64_t most = *std::max_element(sizes.begin(), sizes.end());
+  const auto longest = std::max_element(sizes.begin(), sizes.end());
+  const uint64_t most = *longest;
   if (most > Control::kMaxMessage * 64) {
-    return Status::error(Code::kArg,
-                         cat("a rank wants to agree on ", bytes_text(most), "; the limit is 64 MiB"));
+    return Status::error(Code::kArg, cat("rank ", longest - sizes.begin(), " has ", bytes_text(most),
+                                         " of metadata for an agreement of all ranks: the limit is 64 MiB"));
   }
   Bytes padded(most), gathered(most * static_cast<size_t>(size_));
   if (!mine.empty()) std::memcpy(padded.data(), mine.data(), mine.size());

@@ -77,7 +77,10 @@ bool ControlExchange::all_came(uint32_t round) {
 }
 
 Status ControlExchange::all_gather(ByteView mine, std::vector<Bytes>* all, Deadline deadline) {
-  if (mine.size() > kMaxBytes - 64) return Status::error(Code::kInternal, "exchange of too many bytes");
+  if (mine.size() > kMaxBytes - 64)
+    return Status::error(Code::kInternal,
+                         cat("internal: group setup exchanges ", mine.size(), " bytes, at most ",
+                             kMaxBytes - 64, " are allowed; report this as a bug of Weft"));
   WEFT_TRY(failure_);
   const uint32_t round = round_++;
   // Exchanges on a channel follow each other: late messages for earlier ones are dropped.
@@ -107,7 +110,9 @@ Status ControlExchange::all_gather(ByteView mine, std::vector<Bytes>* all, Deadl
   }
   if (absent.empty()) return {};
   std::sort(absent.begin(), absent.end());
-  fail(Status::error(Code::kTimeout, cat("forming a communicator: rank ", list_text(absent), " did not come"),
+  fail(Status::error(Code::kTimeout,
+                     cat("creating a communicator: rank ", list_text(absent),
+                         " did not take part before the deadline; check that every rank makes the call"),
                      Evidence::kDeadline)
            .with_ranks(absent));
   return failure_;

@@ -15,7 +15,8 @@ Status agree_on(Exchange& exchange, const Status& mine, Deadline deadline) {
     const int name = exchange.name(static_cast<int>(r));
     Status theirs;
     if (!decode_result(all[r], exchange.size(), &theirs)) {
-      return Status::error(Code::kInternal, cat("rank ", name, " sent a malformed result"))
+      return Status::error(Code::kInternal, cat("internal: rank ", name, " sent a malformed result of ",
+                                                all[r].size(), " bytes; report this as a bug of Weft"))
           .with_ranks({name});
     }
     if (theirs.ok()) continue;

@@ -75,8 +75,9 @@ Status FailPoints::parse(const std::string& text, std::shared_ptr<const FailPoin
     while (!one.empty() && one.front() == ' ') one.remove_prefix(1);
     if (one.empty()) continue;
     if (!parse_point(std::string(one), &made->points_.emplace_back())) {
-      return Status::error(Code::kArg,
-                           cat("WEFT_FAILPOINTS: \"", one, "\" is not PLACE[@NUMBER[.STAGE]]=ACTION"));
+      return Status::error(Code::kArg, cat("WEFT_FAILPOINTS: \"", one,
+                                           "\" is not PLACE[@NUMBER[.STAGE]]=ACTION with a known place, and "
+                                           "action kill, stop, fail or delay:MILLISECONDS"));
     }
   }
   if (!made->points_.empty()) *points = std::move(made);
@@ -103,7 +104,8 @@ Status FailPoints::reach(FailPlace place, uint64_t number, uint64_t stage, Clock
       }
       case Action::kFail:
         return Status::error(place == FailPlace::kMemory ? Code::kNoMemory : Code::kSystem,
-                             cat("failpoint ", point.text), Evidence::kLocal);
+                             cat("failpoint ", point.text, ": WEFT_FAILPOINTS requests this failure"),
+                             Evidence::kLocal);
     }
   }
   return {};

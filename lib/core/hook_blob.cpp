@@ -45,11 +45,12 @@ Status read_hook(ByteView blob, HookBlob* out) {
   const ByteView magic = reader.get_raw(kMagic.size());
   const ByteView expected = std::as_bytes(std::span(kMagic));
   if (!reader.ok() || !std::equal(magic.begin(), magic.end(), expected.begin())) {
-    return bad("this is no saved state of a hook");
+    return bad("the buffer is not a saved hook state: pass the bytes that weft_hook_save wrote");
   }
   const auto version = reader.get<uint32_t>();
   if (reader.ok() && version != kVersion) {
-    return bad(cat("the saved state has version ", version, ", this library reads ", kVersion));
+    return bad(cat("the saved hook state has format version ", version, ", but this version of Weft reads ",
+                   kVersion));
   }
   const auto flags = reader.get<uint32_t>();
   out->own_comm = (flags & kOwnComm) != 0;
@@ -58,13 +59,20 @@ Status read_hook(ByteView blob, HookBlob* out) {
   out->state = reader.get_raw(size);
   const size_t summed = kMagic.size() + 3 * sizeof(uint32_t) + out->name.size() + sizeof size + size;
   const ByteView sum = reader.get_raw(sizeof(Sum));
-  if (!reader.ok()) return bad("the saved state of the hook is cut off");
-  if (!reader.done()) return bad("there is something behind the saved state of the hook");
+  if (!reader.ok())
+    return bad(cat("the saved hook state of ", blob.size(),
+                   " bytes is truncated or malformed: pass all the bytes that weft_hook_save wrote"));
+  if (!reader.done())
+    return bad(
+        cat("the buffer of ", blob.size(),
+            " bytes continues after the saved hook state: pass exactly the bytes that weft_hook_save wrote"));
   const Sum wanted = checksum(blob.first(summed));
   if (!std::equal(sum.begin(), sum.end(), wanted.begin())) {
-    return bad("the saved state of the hook was altered: its checksum is wrong");
+    return bad("the saved hook state is corrupt: its checksum is wrong");
   }
-  if ((flags & ~kOwnComm) != 0) return bad(cat("the saved state has unknown flags ", flags));
+  if ((flags & ~kOwnComm) != 0)
+    return bad(cat("the saved hook state has unknown flags ", flags & ~kOwnComm,
+                   ": load it with the version of Weft that saved it"));
   return {};
 }
 
@@ -72,8 +80,8 @@ Status load_hook(Hook& hook, ByteView blob) {
   HookBlob read;
   WEFT_TRY(read_hook(blob, &read));
   if (read.name != hook.name()) {
-    return Status::error(Code::kMismatch,
-                         cat("the saved state is of hook '", read.name, "', not of '", hook.name(), "'"));
+    return Status::error(Code::kMismatch, cat("the saved hook state belongs to hook '", read.name,
+                                              "', but this hook is '", hook.name(), "'"));
   }
   return hook.load(read.state);
 }

@@ -61,7 +61,10 @@ class HookTable final : public Hook {
     state->clear();
     uint64_t size = 0;
     WEFT_TRY(call("save", table_.save, nullptr, &size));
-    if (size > kMaxState) return failed("save", WEFT_ERR_ARG, cat("its state needs ", bytes_text(size)));
+    if (size > kMaxState)
+      return failed(
+          "save", WEFT_ERR_ARG,
+          cat("its state has ", bytes_text(size), ", at most ", bytes_text(kMaxState), " are allowed"));
     state->resize(size);
     WEFT_TRY(call("save", table_.save, state->data(), &size));
     if (size > state->size()) {
@@ -102,15 +105,19 @@ class HookTable final : public Hook {
 
 Status make_hook_table(const weft_hook_table& table, void* user_data, std::shared_ptr<Hook>* hook) {
   hook->reset();
-  if (table.name == nullptr || table.name[0] == 0) return Status::error(Code::kArg, "the hook has no name");
+  if (table.name == nullptr || table.name[0] == 0)
+    return Status::error(Code::kArg, "weft_hook_table.name is missing: set it to a non-empty name");
   if (strnlen(table.name, kMaxHookName + 1) > kMaxHookName) {
-    return Status::error(Code::kArg, cat("the hook's name is longer than ", kMaxHookName, " bytes"));
+    return Status::error(Code::kArg, cat("weft_hook_table.name is longer than the limit of ", kMaxHookName,
+                                         " bytes: use a shorter name"));
   }
   constexpr NamedValue kFlags[] = {WEFT_NAMED(WEFT_HOOK_SPARSE)};
   WEFT_TRY(check_flags(cat("hook '", table.name, "': weft_hook_table.flags"), table.flags, kFlags));
   for (const auto& [set, function] :
        {std::pair{table.plan != nullptr, "plan"}, {table.stage != nullptr, "stage"}}) {
-    if (!set) return Status::error(Code::kArg, cat("hook '", table.name, "' has no ", function, " function"));
+    if (!set)
+      return Status::error(Code::kArg, cat("hook '", table.name, "': weft_hook_table.", function,
+                                           " is NULL: set it to a function"));
   }
   *hook = std::make_shared<HookTable>(table, user_data);
   return {};

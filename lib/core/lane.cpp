@@ -212,8 +212,8 @@ bool Lane::fenced() {
   if (!fence_.expired(comm_.context().clock())) return false;
   comm_.collectives().arena()->taint();
   comm_.context().log().warn(cat("rank ", comm_.rank(), ": rank ", list_text(writers),
-                                 " may still write into arena buffers of ",
-                                 text_of(*oldest().request, oldest_)));
+                                 " may still write into communicator memory that ",
+                                 text_of(*oldest().request, oldest_), " used; that memory is not reused"));
   return true;
 }
 

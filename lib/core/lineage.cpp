@@ -121,12 +121,16 @@ Status Lineage::agree(uint32_t parent, bool last_of_two, const std::set<int>& ac
   const Status begun = with_ballots([&]() -> Status {
     if (newest_ > parent) {
       return Status::error(Code::kState,
-                           "the communicator was shrunk already; shrink the one that came of it");
+                           "shrink: this communicator has already been shrunk; shrink the communicator that "
+                           "the last call created");
     }
     // Uses the first undecided generation. A decided generation that could not be created is followed by the
     // next.
     for (generation = parent + 1; (vote = ballot(generation)) != nullptr && vote->decided();) generation++;
-    if (vote == nullptr) return Status::error(Code::kPeerFailed, "the other ranks went on without this one");
+    if (vote == nullptr)
+      return Status::error(
+          Code::kPeerFailed,
+          "shrink: the other ranks continued in a communicator without this rank; it cannot rejoin them");
     vote->join(last_of_two, accused);
     return {};
   });
@@ -144,9 +148,10 @@ Status Lineage::agree(uint32_t parent, bool last_of_two, const std::set<int>& ac
     std::vector<int> lost;
     lost.reserve(lost_.size());
     for (const auto& [rank, why] : lost_) lost.push_back(rank);
-    return Status::error(Code::kMinority, cat("of ", vote->members().size(),
-                                              " ranks too few are left to go on: a majority is needed, so "
-                                              "that two parts never go on separately"))
+    return Status::error(Code::kMinority, cat("shrink: lost rank ", list_text(ranks_in(parent, lost)), " of ",
+                                              vote->members().size(),
+                                              " ranks, and the remaining ranks are no majority; "
+                                              "restart the job"))
         .with_ranks(ranks_in(parent, lost));
   }
   if (!vote->decided() && !broken_.ok()) return broken_;
@@ -154,15 +159,17 @@ Status Lineage::agree(uint32_t parent, bool last_of_two, const std::set<int>& ac
     const std::vector<int> awaited = ranks_in(parent, vote->awaited());
     return Status::error(Code::kTimeout,
                          awaited.empty()
-                             ? std::string("shrink: the ranks did not agree in time on who goes on")
-                             : cat("shrink: rank ", list_text(awaited), " did not call it"),
+                             ? std::string("shrink: the ranks did not agree in time on the members of the "
+                                           "new communicator; a longer timeout_ms may help")
+                             : cat("shrink: rank ", list_text(awaited), " did not call it in time"),
                          Evidence::kDeadline)
         .with_ranks(awaited);
   }
   *next = {shared_from_this(), generation, vote->decision()};
   if (std::binary_search(next->members.begin(), next->members.end(), rank_)) return {};
   return Status::error(Code::kPeerFailed,
-                       "the other ranks went on without this one: they took it for failed");
+                       "shrink: the other ranks considered this rank failed and continued in a communicator "
+                       "without it; it cannot rejoin them");
 }
 
 std::vector<int> Lineage::ranks_in(uint32_t generation, const std::vector<int>& founders) const {

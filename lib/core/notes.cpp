@@ -24,7 +24,10 @@ void Notes::ignore(uint32_t lane) {
 }
 
 Status Notes::send(uint32_t lane, ByteView note, Deadline deadline) {
-  if (note.size() > kMaxBytes) return Status::error(Code::kInternal, "a note has too many bytes");
+  if (note.size() > kMaxBytes)
+    return Status::error(Code::kInternal,
+                         cat("internal: a control note has ", note.size(), " bytes, at most ", kMaxBytes,
+                             " are allowed; report this as a bug of Weft"));
   uint32_t id = 0;
   {
     const std::lock_guard lock(mutex_);
@@ -49,8 +52,8 @@ Status Notes::send(uint32_t lane, ByteView note, Deadline deadline) {
   if (missing.empty()) return {};
   if (comm_.failed()) return comm_.failure();
   return Status::error(Code::kTimeout,
-                       cat("rank ", list_text(missing), " did not answer rank ", comm_.rank(),
-                           " on the control channel"),
+                       cat("rank ", list_text(missing), " did not confirm a control message of rank ",
+                           comm_.rank(), " in time"),
                        Evidence::kDeadline)
       .with_ranks(missing);
 }

@@ -27,8 +27,9 @@ Status Parting::part() {
                                  Deadline::after(engine.clock(), kLongestMs, 0));
   engine.remove(this);
   if (taken || !Interrupt::requested()) return {};
-  return Status::error(Code::kInterrupted,
-                       "the program interrupted the call: not all ranks have what this one sent");
+  return Status::error(
+      Code::kInterrupted,
+      "the program interrupted the call before all ranks had received the data of this rank");
 }
 
 bool Parting::all_have_everything() const {

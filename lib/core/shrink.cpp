@@ -11,7 +11,8 @@ Status shrink(const std::shared_ptr<Comm>& failed, const ShrinkOptions& options,
               std::shared_ptr<Comm>* survivors) {
   if (!failed->failed()) {
     return Status::error(Code::kState,
-                         "the communicator works: only a failed one is shrunk (abort it first)");
+                         "shrink: this communicator has not failed; only failed ones can be shrunk, so call "
+                         "weft_comm_abort first");
   }
   Context& context = failed->context();
   const Descent& descent = failed->descent();
@@ -19,7 +20,9 @@ Status shrink(const std::shared_ptr<Comm>& failed, const ShrinkOptions& options,
       Deadline::after(context.clock(), options.timeout_ms, failed->options().init_timeout_ms);
   // Outstanding operations complete first, so that nothing writes into their buffers any more.
   if (!context.engine().wait([&] { return failed->quiet(); }, deadline)) {
-    return Status::error(Code::kTimeout, "shrink: operations of the failed communicator did not end in time",
+    return Status::error(Code::kTimeout,
+                         cat("shrink: operations of the failed communicator on rank ", failed->rank(),
+                             " did not complete in time; a longer weft_shrink_options.timeout_ms may help"),
                          Evidence::kDeadline);
   }
   std::set<int> accused;
@@ -40,7 +43,8 @@ Status shrink(const std::shared_ptr<Comm>& failed, const ShrinkOptions& options,
     if (deadline.expired(context.clock()) || !again) {
       return formed.with_prefix("shrink (ranks are those of the communicator that is shrunk): ");
     }
-    context.log().info(cat("rank ", failed->rank(), ": shrink begins anew: ", formed.text()));
+    context.log().info(
+        cat("rank ", failed->rank(), ": shrink starts again without the lost ranks: ", formed.text()));
   }
 }
 

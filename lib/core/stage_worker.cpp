@@ -57,7 +57,9 @@ Status StageWorker::stop(int64_t timeout_ms) {
     s.clock->relax(round);
   }
   left ? thread_.detach() : thread_.join();
-  return left ? Status::error(Code::kTimeout, "a stage of a hook has not returned") : Status();
+  return left ? Status::error(Code::kTimeout,
+                              "a stage of a hook has not returned; its thread continues until it does")
+              : Status();
 }
 
 void StageWorker::post(std::shared_ptr<StageWork> work) {

@@ -150,7 +150,7 @@ TEST_CASE("sparse sums of device memory are refused by name, as weft_capability 
     entries.struct_size = result.struct_size = sizeof entries;
     f.expect(weft_sparse_all_reduce(r.comm, &entries, &shape, 1, 1, WEFT_DTYPE_F32, WEFT_OP_SUM, &options,
                                     &result, nullptr) == WEFT_ERR_UNSUPPORTED);
-    f.expect(error_of(r.comm) == "sparse_all_reduce of device memory is not supported");
+    f.expect(error_of(r.comm) == "sparse_all_reduce does not support device memory: pass host memory");
     f.expect(weft_sparse_all_reduce(r.comm, &entries, &shape, 1, 1, WEFT_DTYPE_F32, WEFT_OP_SUM, nullptr,
                                     &result, nullptr) == WEFT_OK);
     weft_sparse_release(&result);

@@ -216,9 +216,10 @@ TEST_CASE("an invalid blob is refused with the reason, and a given name must be 
     refused(make_again(r.context, nullptr, "seed=3", blob, r.comm, &hook, &error), WEFT_ERR_ARG,
             "the saved hook has its own");
     refused(make_again(r.context, "int8", "seed=4", blob, r.comm, &hook, &error), WEFT_ERR_MISMATCH,
-            "is of hook 'int8(");
+            "belongs to hook 'int8(");
     const std::vector<char> cut(blob.begin(), blob.end() - 1);
-    refused(make_again(r.context, nullptr, nullptr, cut, r.comm, &hook, &error), WEFT_ERR_ARG, "is cut off");
+    refused(make_again(r.context, nullptr, nullptr, cut, r.comm, &hook, &error), WEFT_ERR_ARG,
+            "is truncated");
     weft_hook_params params = WEFT_HOOK_PARAMS_INIT;
     params.error = &error;
     params.saved_size = 5;

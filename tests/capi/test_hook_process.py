@@ -38,7 +38,7 @@ def test_damaged_file():
         for rank in range(2):
             (Path(folder) / f"rank{rank}").write_bytes(blobs[rank][:-5])
         result = cases.run([PROGRAM, folder, "powersgd", "", 3, 4], timeout=60)
-        expect(result.returncode == 1 and "is cut off" in result.stderr, "it says what is wrong", result.stderr)
+        expect(result.returncode == 1 and "is truncated" in result.stderr, "it says what is wrong", result.stderr)
 
 
 cases.main(globals())

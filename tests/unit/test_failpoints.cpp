@@ -41,7 +41,8 @@ TEST_CASE("a failpoint is hit at its place, number and stage, or at any") {
   CHECK(!fails(points, FailPlace::kSystem, 1));
   SystemClock clock;
   CHECK(points->reach(FailPlace::kMemory, 1, 0, clock).code() == Code::kNoMemory);
-  CHECK(points->reach(FailPlace::kOperation, 7, 0, clock).text() == "failpoint operation@7=fail");
+  CHECK(points->reach(FailPlace::kOperation, 7, 0, clock).text() ==
+        "failpoint operation@7=fail: WEFT_FAILPOINTS requests this failure");
 }
 
 TEST_CASE("a delay waits for its duration") {

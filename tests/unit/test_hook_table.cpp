@@ -83,7 +83,7 @@ TEST_CASE("a hook's table must have a name, plan and stage") {
   CHECK(make_hook_table(t, &u, &hook).code() == Code::kArg);
   t = full_table();
   t.stage = nullptr;
-  CHECK(make_hook_table(t, &u, &hook).text().find("no stage") != std::string::npos);
+  CHECK(make_hook_table(t, &u, &hook).text().find("weft_hook_table.stage is NULL") != std::string::npos);
   CHECK(u.freed == 0);  // on failure user_data stays the caller's
   t = full_table();
   CHECK(make_hook_table(t, &u, &hook).ok());

@@ -367,7 +367,7 @@ TEST_CASE(
   for (size_t size = 0; size < good.size(); size += 1 + size / 3) {
     const Status status = load_hook(*hook, ByteView(good).first(size));
     CHECK(status.code() == Code::kArg);
-    CHECK((size < 8 || has(status.text(), "is cut off")));
+    CHECK((size < 8 || has(status.text(), "is truncated")));
   }
   for (size_t at = 0; at < good.size(); at += 1 + at / 5) {
     Bytes altered = good;
@@ -376,16 +376,16 @@ TEST_CASE(
   }
   Bytes altered = good;
   altered[good.size() / 2] ^= std::byte{1};
-  CHECK(has(load_hook(*hook, altered).text(), "was altered: its checksum is wrong"));
-  CHECK(has(load_hook(*hook, Bytes(100)).text(), "this is no saved state of a hook"));
+  CHECK(has(load_hook(*hook, altered).text(), "is corrupt: its checksum is wrong"));
+  CHECK(has(load_hook(*hook, Bytes(100)).text(), "the buffer is not a saved hook state"));
   Bytes longer = good;
   longer.push_back(std::byte{0});
-  CHECK(has(load_hook(*hook, longer).text(), "something behind the saved state"));
+  CHECK(has(load_hook(*hook, longer).text(), "continues after the saved hook state"));
   std::shared_ptr<Hook> other;
   REQUIRE(built_in("powersgd", "start=3", &other).ok());
   const Status status = load_hook(*other, good);
   CHECK(status.code() == Code::kMismatch);
-  CHECK(has(status.text(), "is of hook 'powersgd(rank=1 start=2 "));
+  CHECK(has(status.text(), "belongs to hook 'powersgd(rank=1 start=2 "));
   CHECK(unchanged());
 }
 

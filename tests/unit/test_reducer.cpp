@@ -246,7 +246,8 @@ TEST_CASE(
       // Rank 1 missed this window's first step.
       const Status status = window(self.rank == 0 ? 3 : 2);
       self.expect(status.code() == Code::kMismatch, status.text());
-      for (const char* part : {"after 3 local steps", "after 2 local steps", "as many local steps"})
+      for (const char* part :
+           {"after 3 local steps", "after 2 local steps", "the same number of local steps"})
         self.expect(has(status.text(), part), status.text());
       const std::string whose = cat("rank ", self.rank, " calls");
       self.expect(has(status.text(), "rank 0") && has(status.text(), "rank 1"), status.text() + whose);
