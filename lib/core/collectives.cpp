@@ -110,9 +110,9 @@ Status Collectives::allocate_on_device(int device, uint64_t /*size*/, std::share
 Status Collectives::open_graph_lane(int device, std::shared_ptr<GraphLane>* lane) {
   lane->reset();
   return Status::error(Code::kUnsupported,
-                       cat("backend '", name(), "' executes nothing in graphs of CUDA device ", device,
-                           "; nccl does, on the device that was the thread's when the "
-                           "communicator was made"));
+                       cat("backend '", name(), "' does not support graphs of CUDA device ", device,
+                           ": graphs require backend nccl, and the device that was current when the "
+                           "communicator was created"));
 }
 
 Status mismatch(uint64_t slot, int rank, const Descriptor& mine, int other_rank, const Descriptor& theirs) {

@@ -246,7 +246,8 @@ void Lane::watch() {
   const Request* const late = expired();
   if (late == nullptr) return;
   const std::vector<int> missing = oldest().impl->absent();
-  const std::string behind = late == &request ? "" : cat(" behind ", text_of(request, oldest_), ", which is");
+  const std::string behind =
+      late == &request ? "" : cat(" behind ", text_of(request, oldest_), missing.empty() ? "" : ", which is");
   comm_.fail(Status::error(Code::kTimeout,
                            cat(text_of(*late, late->slot), " passed its deadline", behind,
                                missing.empty() ? "" : cat(" waiting for rank ", list_text(missing))),

@@ -365,7 +365,7 @@ TEST_CASE("options that cannot be captured are refused by name at the reducer's 
   refuses("parameter 1 ('b') is on another device", [&](int rank) {
     return How{.tensors = {{"a", {5}, WEFT_DTYPE_F32, rank}, {"b", {5}, WEFT_DTYPE_F32, nccl.other(rank)}}};
   });
-  refuses("backend 'nccl' executes nothing in graphs of CUDA device",
+  refuses("backend 'nccl' does not support graphs of CUDA device",
           [&](int rank) { return How{.tensors = {{"a", {5}, WEFT_DTYPE_F32, nccl.other(rank)}}}; });
   notes.check();
 }
