@@ -367,7 +367,8 @@ WEFT_API weft_status weft_comm_abort(weft_comm* comm, const char* reason);
 
 /* Returns WEFT_OK while the communicator works, else the code of its first failure. error (may be NULL)
  * describes that failure. While the communicator works error has code 0, and its text says why the last
- * refused collective call was refused (with WEFT_ERR_ARG, for example); it is empty if none was.
+ * refused call was refused (with WEFT_ERR_ARG, for example): a collective, weft_comm_alloc, weft_comm_free or
+ * weft_flight_write. It is empty if none was refused.
  * Threads: any thread. Since 0.9 */
 WEFT_API weft_status weft_comm_error(const weft_comm* comm, weft_error* error);
 

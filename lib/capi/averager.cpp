@@ -21,10 +21,12 @@ namespace {
 Status read_levels(const weft_averager_options& options, const std::shared_ptr<Comm>& comm,
                    std::vector<Averager::Level>* levels) {
   if (options.level_count == 0) return {};
-  if (options.levels == nullptr) return null_argument("levels");
+  if (options.levels == nullptr) return null_argument("weft_averager_options.levels");
   const uint64_t stride = options.level_size != 0 ? options.level_size : options.levels->struct_size;
   if (stride < sizeof(size_t) || stride > kMaxStructSize) {
-    return Status::error(Code::kArg, cat("level_size is ", stride, "; set it to sizeof(weft_average_level)"));
+    return Status::error(Code::kArg, cat("weft_averager_options.",
+                                         options.level_size != 0 ? "level_size" : "levels[0].struct_size",
+                                         " is ", stride, "; set it to sizeof(weft_average_level)"));
   }
   const auto* at = reinterpret_cast<const unsigned char*>(options.levels);
   for (uint64_t i = 0; i < options.level_count; i++, at += stride) {

@@ -42,8 +42,9 @@ Status begin(Call* call, Coll coll, uint64_t count, int32_t dtype, int32_t op, i
   args.dtype = static_cast<Dtype>(dtype);
   args.count = count;
   args.peer = peer;
-  if (count > (uint64_t{1} << 62) / call->size / dtype_size(args.dtype)) {
-    return Status::error(Code::kArg, cat("count ", count, " is too large"));
+  if (const uint64_t most = (uint64_t{1} << 62) / call->size / dtype_size(args.dtype); count > most) {
+    return Status::error(Code::kArg, cat(name(coll), ": count is ", count, ": allowed are 0 to ", most,
+                                         " elements of ", name(args.dtype), " on ", call->size, " ranks"));
   }
   if (peer < 0 || peer >= comm.size()) {
     return check_range(has_root(coll) ? "root" : "peer", peer, 0, comm.size() - 1);
@@ -64,7 +65,9 @@ Status begin(Call* call, Coll coll, uint64_t count, int32_t dtype, int32_t op, i
   if (args.op == ReduceOp::kAvg) args.postscale = 1.0 / static_cast<double>(call->size);
   if (args.op == ReduceOp::kPremulSum) {
     if (read.factor == 0.0)
-      return Status::error(Code::kArg, "premul_sum needs weft_coll_options.factor, not 0");
+      return Status::error(
+          Code::kArg,
+          "weft_coll_options.factor is 0, but WEFT_OP_PREMUL_SUM multiplies by it: set another value");
     args.prescale = read.factor;
   }
   return {};
@@ -89,8 +92,9 @@ Status check_buffers(const Call& call, const Span& src, const Span& dst, const v
   const auto a = reinterpret_cast<uintptr_t>(src.start);
   const auto b = reinterpret_cast<uintptr_t>(dst.start);
   if (a < b + dst.count * element && b < a + src.count * element) {
-    return Status::error(Code::kArg,
-                         cat(name(call.args.coll), ": src and dst overlap, and not as \"in place\" allows"));
+    return Status::error(Code::kArg, cat(name(call.args.coll),
+                                         ": src and dst overlap, but not at the in-place position: give "
+                                         "separate buffers, or the exact position"));
   }
   return {};
 }

@@ -126,7 +126,8 @@ weft_status weft_send(weft_comm* comm, const void* src, uint64_t count, int32_t 
     Call call{comm, {}, options, request};
     WEFT_TRY(begin(&call, Coll::kSend, count, dtype, 0, peer));
     if (call.rank == static_cast<uint64_t>(peer))
-      return Status::error(Code::kArg, "a rank cannot send to itself");
+      return Status::error(Code::kArg,
+                           cat("send: peer is ", peer, ", this rank: a rank cannot send to itself"));
     WEFT_TRY(check_buffers(call, {src, count, "src"}, {}, nullptr, nullptr));
     call.args.src = bytes(src);
     return submit(&call);
@@ -139,7 +140,8 @@ weft_status weft_recv(weft_comm* comm, void* dst, uint64_t count, int32_t dtype,
     Call call{comm, {}, options, request};
     WEFT_TRY(begin(&call, Coll::kRecv, count, dtype, 0, peer));
     if (call.rank == static_cast<uint64_t>(peer))
-      return Status::error(Code::kArg, "a rank cannot receive from itself");
+      return Status::error(Code::kArg,
+                           cat("recv: peer is ", peer, ", this rank: a rank cannot receive from itself"));
     WEFT_TRY(check_buffers(call, {dst, count, "dst"}, {}, nullptr, nullptr));
     call.args.dst = bytes(dst);
     return submit(&call);

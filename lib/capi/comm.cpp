@@ -22,8 +22,11 @@ Status meeting_of(const weft_comm_options& given, Meeting* meeting) {
   constexpr NamedValue kBootstraps[] = {WEFT_NAMED(WEFT_BOOTSTRAP_ENV), WEFT_NAMED(WEFT_BOOTSTRAP_STORE),
                                         WEFT_NAMED(WEFT_BOOTSTRAP_CALLBACK)};
   WEFT_TRY(check_flags("weft_comm_options.flags", given.flags, kFlags));
-  if (given.reserved != 0) return Status::error(Code::kArg, "weft_comm_options.reserved must be 0");
-  if (given.reserved2 != 0) return Status::error(Code::kArg, "weft_comm_options.reserved2 must be 0");
+  if (given.reserved != 0)
+    return Status::error(Code::kArg, cat("weft_comm_options.reserved is ", given.reserved, ": it must be 0"));
+  if (given.reserved2 != 0)
+    return Status::error(Code::kArg,
+                         cat("weft_comm_options.reserved2 is ", given.reserved2, ": it must be 0"));
   const bool on_device = (given.flags & WEFT_COMM_DEVICE) != 0;
   if (on_device ? given.device < 0 : given.device != 0) {
     return Status::error(Code::kArg,
@@ -44,8 +47,9 @@ Status meeting_of(const weft_comm_options& given, Meeting* meeting) {
   if (given.secret_bytes != 0 && given.secret == nullptr) return null_argument("weft_comm_options.secret");
   if (given.secret != nullptr &&
       (given.secret_bytes < kMinSecretBytes || given.secret_bytes > kMaxSecretBytes)) {
-    return Status::error(Code::kArg, cat("the secret has ", given.secret_bytes, " bytes; ", kMinSecretBytes,
-                                         " to ", kMaxSecretBytes, " are allowed"));
+    return Status::error(Code::kArg,
+                         cat("weft_comm_options.secret_bytes is ", given.secret_bytes, ": allowed are ",
+                             kMinSecretBytes, " to ", kMaxSecretBytes, " bytes"));
   }
   meeting->bootstrap = static_cast<Meeting::Bootstrap>(given.bootstrap);
   meeting->rank = given.rank;
@@ -70,8 +74,9 @@ Status meeting_of(const weft_comm_options& given, Meeting* meeting) {
   WEFT_TRY(check_range("weft_comm_options.size", given.size, 1, kMaxRanks));
   WEFT_TRY(check_range("weft_comm_options.rank", given.rank, 0, given.size - 1));
   if (given.bootstrap == WEFT_BOOTSTRAP_CALLBACK && given.all_gather == nullptr)
-    return null_argument("all_gather");
-  if (given.bootstrap == WEFT_BOOTSTRAP_STORE && given.store == nullptr) return null_argument("store");
+    return null_argument("weft_comm_options.all_gather");
+  if (given.bootstrap == WEFT_BOOTSTRAP_STORE && given.store == nullptr)
+    return null_argument("weft_comm_options.store");
   return {};
 }
 
@@ -233,11 +238,12 @@ weft_status weft_comm_error(const weft_comm* comm, weft_error* error) {
 }
 
 weft_status weft_comm_alloc(weft_comm* comm, uint64_t size_bytes, void** memory) {
-  return plain([&]() -> Status {
+  return called(comm, [&]() -> Status {
     WEFT_NOT_NULL(memory);
     *memory = nullptr;
     WEFT_TRY(usable(comm));
-    if (size_bytes == 0) return Status::error(Code::kArg, "size_bytes is 0");
+    if (size_bytes == 0)
+      return Status::error(Code::kArg, "weft_comm_alloc: size_bytes is 0: allowed are 1 or more");
     std::byte* block = nullptr;
     WEFT_TRY(comm->rep->reach(FailPlace::kMemory, 0));
     WEFT_TRY(comm->rep->collectives().arena()->allocate(size_bytes, &block));
@@ -247,7 +253,7 @@ weft_status weft_comm_alloc(weft_comm* comm, uint64_t size_bytes, void** memory)
 }
 
 weft_status weft_comm_free(weft_comm* comm, void* memory) {
-  return plain([&]() -> Status {
+  return called(comm, [&]() -> Status {
     WEFT_TRY(usable(comm));
     if (memory == nullptr) return {};
     return comm->rep->collectives().arena()->free(static_cast<std::byte*>(memory));

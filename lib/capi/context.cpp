@@ -16,9 +16,9 @@ namespace {
 Status check_version(uint32_t header) {
   constexpr uint32_t kKept = WEFT_VERSION_MAJOR > 0 ? 10000 : 100;
   if (header == 0 || header / kKept == WEFT_VERSION_NUMBER / kKept) return {};
-  return Status::error(Code::kVersion,
-                       cat("the program was compiled with weft.h ", header / 10000, ".", header / 100 % 100,
-                           ", this library is ", WEFT_VERSION_MAJOR, ".", WEFT_VERSION_MINOR));
+  return Status::error(Code::kVersion, cat("the program was compiled with weft.h ", header / 10000, ".",
+                                           header / 100 % 100, ", this library is ", WEFT_VERSION_MAJOR, ".",
+                                           WEFT_VERSION_MINOR, ": compile it with this library's weft.h"));
 }
 
 Status context_options(const weft_context_options* given, ContextOptions* options, Libraries* libraries) {
@@ -32,10 +32,15 @@ Status context_options(const weft_context_options* given, ContextOptions* option
                            WEFT_NAMED(WEFT_LOG_DEBUG)));
   if ((read.host_alloc == nullptr) != (read.host_free == nullptr) ||
       (read.device_alloc == nullptr) != (read.device_free == nullptr)) {
-    return Status::error(Code::kArg, "set both functions of an allocator, or none");
+    const bool host = (read.host_alloc == nullptr) != (read.host_free == nullptr);
+    return Status::error(Code::kArg, cat("one of weft_context_options.",
+                                         host ? "host_alloc and host_free" : "device_alloc and device_free",
+                                         " is NULL: set both functions, or none"));
   }
   if (read.device_alloc != nullptr) {
-    return Status::error(Code::kUnsupported, "device memory is not part of this version of Weft");
+    return Status::error(Code::kUnsupported,
+                         "weft_context_options.device_alloc is set, but this version of Weft allocates no "
+                         "device memory by callbacks: leave it NULL");
   }
   constexpr NamedValue kFlags[] = {WEFT_NAMED(WEFT_CONTEXT_HOST_WAITS)};
   WEFT_TRY(check_flags("weft_context_options.flags", read.flags, kFlags));
@@ -133,7 +138,8 @@ weft_status weft_backend_query(weft_context* context, uint64_t index, weft_backe
     WEFT_TRY(usable(context));
     const auto& backends = context->registry->backends();
     if (index >= backends.size()) {
-      return Status::error(Code::kArg, cat("backend ", index, " of ", backends.size()));
+      return Status::error(Code::kArg, cat("weft_backend_query: index is ", index, ", but there are ",
+                                           backends.size(), " backends"));
     }
     const BackendEntry& entry = backends[index];
     weft_backend_info out{};
@@ -151,7 +157,8 @@ weft_status weft_device_query(weft_context* context, int32_t device_kind, weft_d
   return plain([&]() -> Status {
     WEFT_TRY(usable(context));
     if (device_kind != WEFT_DEVICE_CUDA)
-      return Status::error(Code::kArg, cat("device kind ", device_kind, " has no devices"));
+      return Status::error(Code::kArg, cat("device_kind is ", device_kind, ": allowed is WEFT_DEVICE_CUDA (",
+                                           WEFT_DEVICE_CUDA, ")"));
     weft_device_info out{};
     std::string detail;
     const Status status = context->rep->probe_accelerator(&detail);
@@ -171,20 +178,22 @@ weft_status weft_capability(weft_context* context, const char* backend, int32_t 
     WEFT_NOT_NULL(backend);
     const BackendEntry* entry = context->registry->find(backend);
     if (entry == nullptr)
-      return Status::error(
-          Code::kArg, cat("there is no backend \"", backend, "\"; there are ", context->registry->names()));
+      return Status::error(Code::kArg,
+                           cat("unknown backend \"", backend, "\"; known: ", context->registry->names()));
     const auto c = static_cast<Coll>(coll);
     const auto d = static_cast<Dtype>(dtype);
     const auto o = static_cast<ReduceOp>(op);
     if (coll < 1 || coll > kCollCount || dtype < 1 || dtype > kDtypeLast || !valid(d) || op < 0 ||
         op > kReduceOpCount || device_kind < WEFT_DEVICE_HOST || device_kind > WEFT_DEVICE_CUDA) {
-      return Status::error(
-          Code::kArg, cat("coll ", coll, " must be 1 to ", kCollCount, ", dtype ", dtype, " 1 to ",
-                          kDtypeLast, ", op ", op, " 0 to ", kReduceOpCount, " and device_kind ", device_kind,
-                          " ", WEFT_DEVICE_HOST, " to ", WEFT_DEVICE_CUDA));
+      return Status::error(Code::kArg, cat("coll is ", coll, " (allowed: 1 to ", kCollCount, "), dtype ",
+                                           dtype, " (WEFT_DTYPE_*, 1 to ", kDtypeLast, "), op ", op,
+                                           " (0 to ", kReduceOpCount, "), device_kind ", device_kind, " (",
+                                           WEFT_DEVICE_HOST, " to ", WEFT_DEVICE_CUDA, ")"));
     }
     if (is_reduction(c) != (op != 0))
-      return Status::error(Code::kArg, cat(name(c), is_reduction(c) ? " needs" : " has no", " op"));
+      return Status::error(Code::kArg,
+                           cat("op is ", op, ", but ", name(c),
+                               is_reduction(c) ? " needs one of WEFT_OP_*" : " takes no op: give 0"));
     const bool exists = check_capability({c, d, o, device_kind}).ok();
     std::string detail;
     const bool available = probe_backend(*context, *entry, &detail).ok();

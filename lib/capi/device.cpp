@@ -13,11 +13,14 @@ Status check_stream(Context& context, const weft_stream* stream, StreamArgs* out
   constexpr NamedValue kKinds[] = {WEFT_NAMED(WEFT_DEVICE_HOST), WEFT_NAMED(WEFT_DEVICE_CUDA)};
   WEFT_TRY(check_choice("weft_stream.kind", read.kind, kKinds));
   std::string detail;
-  WEFT_TRY(context.probe_accelerator(&detail).with_prefix("CUDA streams: "));
+  WEFT_TRY(context.probe_accelerator(&detail).with_prefix(
+      "weft_stream.kind is WEFT_DEVICE_CUDA, which is not available: "));
   Accelerator& accelerator = *context.accelerator();
   if (read.device < 0 || read.device >= accelerator.device_count()) {
-    return Status::error(Code::kArg, cat("weft_stream.device is ", read.device, "; there are ",
-                                         accelerator.device_count(), " CUDA devices"));
+    return Status::error(
+        Code::kArg,
+        cat("weft_stream.device is ", read.device, "; this process sees ", accelerator.device_count(),
+            accelerator.device_count() == 1 ? " CUDA device" : " CUDA devices", ", numbered from 0"));
   }
   WEFT_TRY(captured ? accelerator.check_captured(read.device, read.handle)
                     : accelerator.check_stream(read.device, read.handle));

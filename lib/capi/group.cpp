@@ -16,7 +16,10 @@ void GroupEnd::completed(const Status& status) {
 }
 
 Status Group::add(Call* call) {
-  if (!owned()) return Status::error(Code::kState, "another thread has opened a group on the communicator");
+  if (!owned())
+    return Status::error(Code::kState,
+                         "another thread has opened a group on the communicator: until weft_group_end only "
+                         "that thread may call collectives");
   const std::shared_ptr<Comm>& comm = comm_.rep;
   if (comm->failed()) return comm->failure();
   auto request = std::make_unique<weft_request>(comm->shared_context());
@@ -100,8 +103,12 @@ weft_status weft_group_end(weft_comm* comm, weft_request** request) {
     if (request != nullptr) *request = nullptr;
     WEFT_NOT_NULL(comm);
     WEFT_TRY(check_call(comm->rep->context()));
-    if (comm->group == nullptr) return Status::error(Code::kState, "no group is open on the communicator");
-    if (!comm->group->owned()) return Status::error(Code::kState, "another thread has opened the group");
+    if (comm->group == nullptr)
+      return Status::error(
+          Code::kState, "weft_group_end: no group is open on the communicator; call weft_group_begin first");
+    if (!comm->group->owned())
+      return Status::error(Code::kState,
+                           "weft_group_end: another thread has opened the group, and must end it");
     const std::shared_ptr<Context> context = comm->rep->shared_context();
     auto whole = std::make_unique<weft_request>(context);
     const auto end = std::make_shared<GroupEnd>(whole.get(), comm->group->size());

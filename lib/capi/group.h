@@ -56,7 +56,7 @@ class Group {
 
 inline Status no_group(const weft_comm& comm) {
   if (comm.group == nullptr) return {};
-  return Status::error(Code::kState, "a group is open on the communicator: weft_group_end comes first");
+  return Status::error(Code::kState, "a group is open on the communicator: call weft_group_end first");
 }
 
 }  // namespace weft::capi

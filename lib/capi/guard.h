@@ -57,8 +57,9 @@ Status read_struct(const T* given, const char* name, T* out, size_t limit = kMax
   const auto* bytes = reinterpret_cast<const unsigned char*>(given);
   for (size_t i = sizeof(T); i < size; i++) {
     if (bytes[i] == 0) continue;
-    return Status::error(Code::kArg,
-                         cat(name, " has a field (byte ", i, ") that this version of Weft does not know"));
+    return Status::error(
+        Code::kArg, cat(name, " has a value in byte ", i, ", but this version of Weft knows only ", sizeof(T),
+                        " bytes of it: leave newer fields zero, or install a newer Weft"));
   }
   out->struct_size = sizeof(T);
   return {};

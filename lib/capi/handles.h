@@ -69,7 +69,7 @@ struct weft_comm {
   std::shared_ptr<weft::Comm> rep;
   std::shared_ptr<weft::Registry> registry;
   std::unique_ptr<weft::capi::Group> group;  // the open group; one thread at a time, as collectives
-  weft::capi::Refusal refusal;               // of rejected collectives, while the communicator works
+  weft::capi::Refusal refusal;               // of rejected calls, for weft_comm_error
   weft::capi::MemoryWatch memory_watch;
 };
 
@@ -114,14 +114,17 @@ inline Status check_process(const Context& context) {
         Code::kForked, "this object was made before fork; a child process must create its own weft_context");
   }
   if (!CallbackMark::no_calls()) return {};
-  return Status::error(Code::kState, "not allowed inside a log, allocator or thread-start callback");
+  return Status::error(Code::kState,
+                       "calls of Weft are not allowed inside a log, allocator or thread-start callback");
 }
 // As check_process; also rejects calls from inside any callback. From here on the program may interrupt the
 // call.
 inline Status check_call(const Context& context) {
   if (context.forked() || CallbackMark::inside()) [[unlikely]] {
     WEFT_TRY(check_process(context));
-    return Status::error(Code::kState, "not allowed inside a callback: only test, release and abort are");
+    return Status::error(Code::kState,
+                         "this call is not allowed inside a callback of Weft; weft_request_test, "
+                         "weft_request_release and weft_comm_abort are");
   }
   if (context.interrupt().ask != nullptr) Interrupt::listen_to(context.interrupt());
   return {};

@@ -40,12 +40,15 @@ Status between_stages(Context& context, Hook& hook, Work&& work) {
 // Reads the hook's parameters, except options.
 Status read_args(const weft_context& context, const weft_hook_params& params, HookArgs* args) {
   if (params.inner != nullptr && params.inner->context != context.rep) {
-    return Status::error(Code::kArg, "the inner hook belongs to another context");
+    return Status::error(
+        Code::kArg, "weft_hook_params.inner belongs to another context: create both hooks in one context");
   }
   if (params.inner != nullptr) args->inner = params.inner->rep;
   if (params.comm != nullptr) args->comm = params.comm->rep;
   if (args->comm != nullptr && &args->comm->context() != context.rep.get()) {
-    return Status::error(Code::kArg, "the hook's communicator belongs to another context");
+    return Status::error(
+        Code::kArg,
+        "weft_hook_params.comm belongs to another context: create hook and communicator in one context");
   }
   return {};
 }
@@ -58,11 +61,13 @@ Status make_saved(Context& context, const char* name, HookArgs args, ByteView bl
   if (name != nullptr) {
     WEFT_TRY(Registry::make_hook(name, std::move(args), made));
   } else if (!args.options.empty() || args.inner != nullptr) {
-    return Status::error(Code::kArg, "options or an inner hook without a name: the saved hook has its own");
+    return Status::error(Code::kArg,
+                         "without a name the saved hook keeps its own options and inner hook: leave "
+                         "weft_hook_params.options and inner empty, or give the name");
   } else if (read.own_comm && args.comm == nullptr) {
-    return Status::error(Code::kArg, cat("hook '", read.name,
-                                         "' worked over a communicator of its own: give one "
-                                         "(weft_hook_params.comm, with saved)"));
+    return Status::error(Code::kArg, cat("the saved hook '", read.name,
+                                         "' had a communicator of its own: create it by weft_hook_create, "
+                                         "with weft_hook_params.saved and .comm"));
   } else {
     WEFT_TRY(Registry::make_hook_again(read.name, args, made));
   }
@@ -79,14 +84,20 @@ weft_status weft_hook_create(weft_context* context, const char* name, const void
     return make_hook(context, hook, [&](std::shared_ptr<Hook>* made) -> Status {
       WEFT_TRY(read_struct(static_cast<const weft_hook_params*>(params), "weft_hook_params", &read));
       const std::string_view options = read.options == nullptr ? "" : read.options;
-      if (options.size() > kMaxHookOptions) return Status::error(Code::kArg, "the options are too long");
+      if (options.size() > kMaxHookOptions) {
+        return Status::error(Code::kArg, cat("weft_hook_params.options has ", options.size(),
+                                             " characters; at most ", kMaxHookOptions, " are allowed"));
+      }
       HookArgs args{options, nullptr, context->rep->host(), log_of(*context)};
       WEFT_TRY(read_args(*context, read, &args));
       if (read.saved != nullptr) {
         const ByteView blob(static_cast<const std::byte*>(read.saved), read.saved_size);
         return make_saved(*context->rep, name, std::move(args), blob, made);
       }
-      if (read.saved_size > 0) return Status::error(Code::kArg, "saved is NULL");
+      if (read.saved_size > 0) {
+        return Status::error(Code::kArg,
+                             cat("weft_hook_params.saved is NULL, but saved_size is ", read.saved_size));
+      }
       WEFT_NOT_NULL(name);
       return Registry::make_hook(name, std::move(args), made);
     });
@@ -128,8 +139,8 @@ weft_status weft_hook_save(weft_hook* hook, void* buffer, uint64_t* size, weft_e
     *size = blob.size();
     if (buffer == nullptr) return {};
     if (capacity < blob.size()) {
-      return Status::error(Code::kArg,
-                           cat("the state needs ", blob.size(), " bytes, the buffer has ", capacity));
+      return Status::error(Code::kArg, cat("weft_hook_save: the hook's state has ", blob.size(),
+                                           " bytes, but *size, the size of the buffer, is ", capacity));
     }
     std::memcpy(buffer, blob.data(), blob.size());
     return {};

@@ -11,14 +11,15 @@ namespace weft::capi {
 // size: the size of an array element as the caller states it; 0: the struct_size of the first element.
 inline Status read_params(const weft_param* given, uint64_t count, uint64_t size,
                           std::vector<weft_param>* params) {
-  if (count == 0) return Status::error(Code::kArg, "there must be at least one parameter");
+  if (count == 0) return Status::error(Code::kArg, "param_count is 0: give at least one parameter");
   if (given == nullptr) return null_argument("params");
   const uint64_t stride = size != 0 ? size : given->struct_size;
   if (stride < sizeof(size_t) || stride > kMaxStructSize) {
-    return Status::error(Code::kArg, cat("param_size is ", stride, "; set it to sizeof(weft_param)"));
+    return Status::error(Code::kArg, cat(size != 0 ? "param_size" : "params[0].struct_size", " is ", stride,
+                                         "; set it to sizeof(weft_param)"));
   }
   if (count > kMaxParams) {
-    return Status::error(Code::kArg, cat(count, " parameters; at most ", kMaxParams, " are allowed"));
+    return Status::error(Code::kArg, cat("param_count is ", count, ": allowed are 1 to ", kMaxParams));
   }
   params->resize(count);
   const auto* at = reinterpret_cast<const unsigned char*>(given);

@@ -63,7 +63,9 @@ Status read_options(const weft_reducer_options* given, Context& context, weft_re
   }
   if (options->hook != nullptr) {
     if (options->hook->context.get() != &context) {
-      return Status::error(Code::kArg, "the hook belongs to another context");
+      return Status::error(Code::kArg,
+                           "weft_reducer_options.hook belongs to another context than the communicator: "
+                           "create both in one context");
     }
     *hook = options->hook->rep;
     return {};
@@ -76,10 +78,12 @@ Status read_streams(Context& context, weft_finish_options* options, std::vector<
                     bool captured = false) {
   constexpr uint64_t kMost = 1024;
   if (options->stream_count > kMost)
-    return Status::error(Code::kArg, cat(options->stream_count, " streams; at most ", kMost));
+    return Status::error(Code::kArg, cat("weft_finish_options.stream_count is ", options->stream_count,
+                                         "; at most ", kMost, " are allowed"));
   if (options->stream == nullptr) {
     if (options->stream_count == 0) return {};
-    return Status::error(Code::kArg, cat("stream_count is ", options->stream_count, ", but stream is NULL"));
+    return Status::error(Code::kArg, cat("weft_finish_options.stream_count is ", options->stream_count,
+                                         ", but weft_finish_options.stream is NULL"));
   }
   const auto* at = reinterpret_cast<const std::byte*>(options->stream);
   const uint64_t stride = options->stream->struct_size;
@@ -87,7 +91,9 @@ Status read_streams(Context& context, weft_finish_options* options, std::vector<
     weft_stream& stream = streams->emplace_back();
     WEFT_TRY(read_struct(reinterpret_cast<const weft_stream*>(at), "weft_stream", &stream));
     if (stream.kind == WEFT_DEVICE_HOST && options->stream_count > 1)
-      return Status::error(Code::kArg, cat("stream ", i, " of ", options->stream_count, " is the host's"));
+      return Status::error(Code::kArg, cat("weft_finish_options.stream[", i,
+                                           "].kind is WEFT_DEVICE_HOST, but with a stream_count of ",
+                                           options->stream_count, " all streams must be of devices"));
     StreamArgs checked;
     WEFT_TRY(check_stream(context, &stream, &checked, captured));
   }
@@ -228,7 +234,9 @@ weft_status weft_reducer_stream_wait_param(weft_reducer* reducer, uint64_t param
     StreamArgs checked;
     Status given = check_stream(*reducer->context, stream, &checked);
     if (given.ok() && checked.kind == WEFT_DEVICE_HOST)
-      given = Status::error(Code::kArg, "the stream is the host's, on which weft_reducer_wait_param waits");
+      given = Status::error(Code::kArg,
+                            "weft_reducer_stream_wait_param: the stream is NULL or of kind WEFT_DEVICE_HOST, "
+                            "but must be of a CUDA device; on the host, call weft_reducer_wait_param");
     if (!given.ok()) return reducer->rep->refuse(std::move(given));
     const Status status = reducer->rep->stream_wait_param(param, checked.device, checked.handle);
     after_progress(*reducer->context);
@@ -417,7 +425,8 @@ weft_status weft_reducer_report(weft_reducer* reducer, char* text, uint64_t* siz
       text[fits] = 0;
     }
     if (room >= *size) return {};
-    return Status::error(Code::kArg, cat("the report has ", *size, " bytes, and there is room for ", room));
+    return Status::error(Code::kArg, cat("weft_reducer_report: the report has ", *size,
+                                         " bytes, but *size, the size of the buffer, is ", room));
   });
 }
 

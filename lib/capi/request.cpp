@@ -28,7 +28,9 @@ weft::Status weft_request::set_callback(weft_complete_fn callback, void* user_da
   {
     const std::lock_guard lock(mutex_);
     if (callback_ != nullptr)
-      return weft::Status::error(weft::Code::kState, "the request has a callback already");
+      return weft::Status::error(
+          weft::Code::kState,
+          "weft_request_on_complete: the request has a callback already, and takes only one");
     if (!retired_) context->callbacks().promise();
     callback_ = callback;
     callback_data_ = user_data;
@@ -67,7 +69,7 @@ weft_status weft_request_wait(weft_request* request, int64_t timeout_ms) {
     const Deadline deadline = Deadline::after(engine.clock(), timeout_ms, WEFT_DEFAULT_OP_TIMEOUT_MS);
     const bool done = engine.wait([&] { return request->done(); }, deadline);
     after_progress(*request->context);
-    if (!done) return Status::error(Code::kNotDone, "the operation goes on");
+    if (!done) return Status::error(Code::kNotDone, "the operation of this request is not complete yet");
     return request->result;
   });
 }
@@ -100,7 +102,8 @@ weft_status weft_request_error(weft_request* request, weft_error* error) {
   return plain([&]() -> Status {
     WEFT_TRY(usable(request));
     WEFT_NOT_NULL(error);
-    if (!request->done()) return Status::error(Code::kNotDone, "the operation goes on");
+    if (!request->done())
+      return Status::error(Code::kNotDone, "the operation of this request is not complete yet");
     fill_error(request->result, error);
     return request->result;
   });

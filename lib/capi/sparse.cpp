@@ -15,7 +15,8 @@ constexpr uint64_t kMostElements = uint64_t{1} << 56;
 Status array_of(const int64_t* shape, int32_t ndim, int32_t sparse_ndim, Dtype dtype, Param* array) {
   WEFT_NOT_NULL(shape);
   if (ndim < 1 || ndim > kMostDimensions || sparse_ndim < 1 || sparse_ndim > ndim) {
-    return Status::error(Code::kArg, cat("sparse_ndim is ", sparse_ndim, " of ", ndim, " dimensions"));
+    return Status::error(Code::kArg, cat("ndim is ", ndim, " and sparse_ndim is ", sparse_ndim,
+                                         ": allowed are 1 to ", kMostDimensions, ", and 1 to ndim"));
   }
   array->dtype = dtype;
   array->sparse_ndim = static_cast<uint32_t>(sparse_ndim);
@@ -23,7 +24,9 @@ Status array_of(const int64_t* shape, int32_t ndim, int32_t sparse_ndim, Dtype d
   for (int32_t d = 0; d < ndim; d++) {
     const uint64_t extent = static_cast<uint64_t>(std::max(shape[d], int64_t{1}));
     if (shape[d] < 0 || product > kMostElements / extent) {
-      return Status::error(Code::kArg, cat("shape[", d, "] is ", shape[d]));
+      return Status::error(
+          Code::kArg, cat("shape[", d, "] is ", shape[d],
+                          ": allowed are extents of 0 or more whose product is at most ", kMostElements));
     }
     product *= extent;
     array->count *= static_cast<uint64_t>(shape[d]);
@@ -74,7 +77,7 @@ weft_status weft_sparse_all_reduce(weft_comm* comm, const weft_sparse* src, cons
     if (request != nullptr) *request = nullptr;
     WEFT_TRY(check_sparse(result, "result"));
     if (src == result) {
-      return Status::error(Code::kArg, "src and result are one struct: a result is memory of its own");
+      return Status::error(Code::kArg, "src and result are the same weft_sparse: give two structs");
     }
     result->count = 0;
     result->indices = nullptr;

@@ -2,6 +2,7 @@
 #include "trace/flight_file.h"
 #include "trace/recorder.h"
 
+#include "capi/call.h"
 #include "capi/handles.h"
 
 using namespace weft;
@@ -36,7 +37,7 @@ weft_status weft_trace_write(weft_context* context, const char* path) {
 }
 
 weft_status weft_flight_write(weft_comm* comm, const char* folder) {
-  return plain([&]() -> Status {
+  return called(comm, [&]() -> Status {
     WEFT_NOT_NULL(comm);
     WEFT_TRY(check_call(comm->rep->context()));
     WEFT_NOT_NULL(folder);

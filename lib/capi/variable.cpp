@@ -22,7 +22,10 @@ struct Given {
 
 // Computes the starts of the blocks, and rejects sums and ends that overflow.
 Status read(const Call& call, Given* given) {
-  if (given->counts == nullptr) return null_argument("counts");
+  if (given->counts == nullptr) {
+    return Status::error(Code::kArg, cat(name(call.args.coll), ": the counts of ", given->name,
+                                         " are NULL: give one for each rank"));
+  }
   const uint64_t limit = (uint64_t{1} << 62) / call.size / dtype_size(call.args.dtype);
   uint64_t sum = 0;
   for (uint64_t r = 0; r < call.size; r++) {
@@ -30,7 +33,8 @@ Status read(const Call& call, Given* given) {
     const uint64_t start = given->offsets != nullptr ? given->offsets[r] : sum;
     if (count > limit || start > limit || count > limit - sum) {
       return Status::error(Code::kArg, cat(name(call.args.coll), ": block ", r, " of ", given->name, " has ",
-                                           count, " elements at ", start, ", which is too large"));
+                                           count, " elements at offset ", start,
+                                           ": an offset, and the counts together, may be at most ", limit));
     }
     sum += count;
     given->starts.push_back(start);
@@ -51,7 +55,9 @@ Status check_apart(const Call& call, const Given& given) {
     const size_t before = order[i - 1];
     if (given.starts[before] + given.counts[before] <= given.starts[order[i]]) continue;
     return Status::error(Code::kArg, cat(name(call.args.coll), ": blocks ", before, " and ", order[i], " of ",
-                                         given.name, " overlap"));
+                                         given.name, " overlap: block ", before, " ends at element ",
+                                         given.starts[before] + given.counts[before], ", block ", order[i],
+                                         " starts at ", given.starts[order[i]]));
   }
   return {};
 }

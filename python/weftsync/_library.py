@@ -84,7 +84,7 @@ def check(code: int, describe: Optional[Callable[[_abi.Error], Any]] = None) -> 
     """Raise WeftError unless code is OK. Also destroys deferred objects, and raises exceptions of signal handlers.
 
     describe fills a weft_error with the last error of the object whose call failed. For a communicator that works it
-    has code 0, and the text says why the last collective call was refused.
+    has code 0, and the text says why the last call was refused.
     """
     if code == 0 and not raised and not deferred:
         return

@@ -215,19 +215,19 @@ class Comm(Collectives, Handle):
         """
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
         kind, memory = dtype_of(dtype), ctypes.c_void_p()
-        check(lib.comm_alloc(self._handle, int(np.prod(shape, dtype=np.int64)) * kind.size, memory))
+        self._raise(lib.comm_alloc(self._handle, int(np.prod(shape, dtype=np.int64)) * kind.size, memory))
         return memory_array(memory.value or 0, kind, shape, None, self)
 
     def free(self, array: np.ndarray[Any, Any]) -> None:
         """Free an array of `alloc`, which no operation may be using. Threads: any."""
-        check(lib.comm_free(self._handle, array.__array_interface__["data"][0]))
+        self._raise(lib.comm_free(self._handle, array.__array_interface__["data"][0]))
 
     def flight_write(self, folder: PathLike) -> None:
         """Write this rank's flight record (its last operations) into folder, for `weft trace explain`.
 
         Raises WeftError ERR_SYSTEM if the file cannot be written. Threads: any, not inside a callback.
         """
-        check(lib.flight_write(self._handle, str(folder).encode()))
+        self._raise(lib.flight_write(self._handle, str(folder).encode()))
 
     def _raise(self, code: int) -> None:
         check(code, lambda error: lib.comm_error(self._handle, error))

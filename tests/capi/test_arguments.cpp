@@ -189,7 +189,9 @@ TEST_CASE("a program compiled for an incompatible version is refused") {
     options.version = other;
     CHECK(weft_context_create(&options, &context, &error) == WEFT_ERR_VERSION);
   }
-  CHECK(std::string(error.text) == "the program was compiled with weft.h 0.10, this library is 0.9");
+  CHECK(std::string(error.text) ==
+        "the program was compiled with weft.h 0.10, this library is 0.9: compile it with this library's "
+        "weft.h");
   options.version = 901;
   CHECK(weft_context_create(&options, &context, &error) == WEFT_OK);
   CHECK(weft_context_destroy(&context) == WEFT_OK);
@@ -294,6 +296,9 @@ TEST_CASE("arena memory: sizes, alignment, and pointers that are not from it") {
   Solo solo;
   void* memory = nullptr;
   CHECK(weft_comm_alloc(solo.comm, 0, &memory) == WEFT_ERR_ARG);
+  weft_error error = WEFT_ERROR_INIT;
+  CHECK(weft_comm_error(solo.comm, &error) == WEFT_OK);
+  CHECK(std::string(error.text) == "weft_comm_alloc: size_bytes is 0: allowed are 1 or more");
   CHECK(weft_comm_alloc(solo.comm, UINT64_MAX, &memory) == WEFT_ERR_NOMEM);
   REQUIRE(weft_comm_alloc(solo.comm, 100000, &memory) == WEFT_OK);
   CHECK(reinterpret_cast<uintptr_t>(memory) % 4096 == 0);

@@ -141,7 +141,7 @@ TEST_CASE("a stream that cannot wait for a parameter is refused, by name") {
             "parameter 1 ('early') yet: the gradients of 'late' are not ready");
     refused(pair.wait_on(stream, 9), WEFT_ERR_ARG, "parameter 9 is unknown");
     refused(weft_reducer_stream_wait_param(pair.get(), kEarly, nullptr), WEFT_ERR_ARG,
-            "the stream is the host's");
+            "weft_reducer_stream_wait_param: the stream is NULL or of kind WEFT_DEVICE_HOST");
     weft_stream wrong = *stream.view();
     wrong.device = 64;
     refused(weft_reducer_stream_wait_param(pair.get(), kEarly, &wrong), WEFT_ERR_ARG,

@@ -212,9 +212,9 @@ TEST_CASE("an invalid blob is refused with the reason, and a given name must be 
       report.expect(status == expected && has(error.text, text) && hook == nullptr, error.text);
     };
     refused(weft_hook_create_saved(r.context, blob.data(), blob.size(), &hook, &error), WEFT_ERR_ARG,
-            "worked over a communicator of its own: give one (weft_hook_params.comm, with saved)");
+            "had a communicator of its own: create it by weft_hook_create");
     refused(make_again(r.context, nullptr, "seed=3", blob, r.comm, &hook, &error), WEFT_ERR_ARG,
-            "the saved hook has its own");
+            "the saved hook keeps its own options");
     refused(make_again(r.context, "int8", "seed=4", blob, r.comm, &hook, &error), WEFT_ERR_MISMATCH,
             "belongs to hook 'int8(");
     const std::vector<char> cut(blob.begin(), blob.end() - 1);

@@ -140,5 +140,5 @@ TEST_CASE("a device without its flag, and one below 0, are refused") {
     CHECK(has(mine.error, "weft_comm_options.device is -1; it must be 0 or more"));
   }
   made = make("nccl", [](int, weft_comm_options* options) { options->reserved2 = 1; });
-  for (const Made& mine : made) CHECK(has(mine.error, "weft_comm_options.reserved2 must be 0"));
+  for (const Made& mine : made) CHECK(has(mine.error, "weft_comm_options.reserved2 is "));
 }

@@ -158,9 +158,11 @@ TEST_CASE("calls of other threads into a group are refused, and change nothing")
   });
   CHECK(error == "");
   CHECK(f.wrong == 0);
-  CHECK(texts[0] == "another thread has opened a group on the communicator");
-  CHECK(texts[1] == "a group is open on the communicator: weft_group_end comes first");
-  CHECK(texts[2] == "another thread has opened the group");
+  CHECK(texts[0] ==
+        "another thread has opened a group on the communicator: until weft_group_end only that thread may "
+        "call collectives");
+  CHECK(texts[1] == "a group is open on the communicator: call weft_group_end first");
+  CHECK(texts[2] == "weft_group_end: another thread has opened the group, and must end it");
 }
 
 TEST_CASE("a group that is never ended completes when its communicator is destroyed") {

@@ -163,6 +163,7 @@ def test_refused_calls():
         values = np.ones(3)
         for text, call in (("root is 9: allowed are 0 to 2", lambda: comm.broadcast(values, 9)),
                            ("cannot send to itself", lambda: comm.send(values, comm.rank)),
+                           ("size_bytes is 0", lambda: comm.alloc(0)),
                            ("op band requires an integer dtype", lambda: comm.all_reduce(values, op="band"))):
             error = expect_raises(weft.WeftError, text, call)
             expect(error.code in (weft.Status.ERR_ARG, weft.Status.ERR_UNSUPPORTED), "the code", error)
