@@ -35,7 +35,9 @@ Status find_crowd(Exchange& exchange, const SocketMesh& mesh, Deadline deadline,
     ranks++;
     const Bytes& theirs = all[static_cast<size_t>(r)];
     if (theirs.size() > kMostCores / 8) {
-      return Status::error(Code::kInternal, cat("rank ", exchange.name(r), " sent a malformed set of cores"))
+      return Status::error(Code::kInternal, cat("internal: rank ", exchange.name(r), " sent a core mask of ",
+                                                theirs.size(), " bytes, at most ", kMostCores / 8,
+                                                " are allowed: this is a bug of Weft, please report it"))
           .with_ranks({exchange.name(r)});
     }
     cores.resize(std::max(cores.size(), theirs.size()));
@@ -62,6 +64,10 @@ Status choose_device(Context& context, bool needed, int* device) {
   if (*device < 0) return accelerator.current_device(device);
   const int count = accelerator.device_count();
   if (*device < count) return {};
+  if (count <= 0) {
+    return Status::error(Code::kArg, cat("weft_comm_options.device is ", *device,
+                                         ", but this process sees no CUDA device (CUDA_VISIBLE_DEVICES?)"));
+  }
   return Status::error(Code::kArg,
                        cat("weft_comm_options.device is ", *device, ", but this process sees ", count,
                            count == 1 ? " CUDA device: give 0" : " CUDA devices: give 0 to ",
@@ -78,9 +84,12 @@ Status exchange_offers(Context& context, Exchange& exchange, const Registry& reg
   if (!wanted.empty()) {
     const BackendEntry* entry = registry.find(wanted);
     std::string detail;
-    local = entry == nullptr ? Status::error(Code::kArg, cat("there is no backend \"", wanted,
-                                                             "\"; there are ", registry.names()))
-                             : registry.probe(*entry, &detail).with_prefix(cat("backend ", wanted, ": "));
+    local =
+        entry == nullptr
+            ? Status::error(Code::kArg,
+                            cat("unknown backend \"", wanted,
+                                "\" (weft_comm_options.backend or WEFT_BACKEND); known: ", registry.names()))
+            : registry.probe(*entry, &detail).with_prefix(cat("backend ", wanted, ": "));
     needs = local.ok() && needs_device(*entry->backend);
   }
   if (local.ok()) {
@@ -107,7 +116,9 @@ Status exchange_offers(Context& context, Exchange& exchange, const Registry& reg
   for (size_t r = 0; r < all.size(); r++) {
     if (decode(all[r], &(*offers)[r])) continue;
     const int name = exchange.name(static_cast<int>(r));
-    return Status::error(Code::kInternal, cat("rank ", name, " sent a malformed list of backends"))
+    return Status::error(Code::kInternal,
+                         cat("internal: rank ", name, " sent a malformed list of backends and settings (",
+                             all[r].size(), " bytes): this is a bug of Weft, please report it"))
         .with_ranks({name});
   }
   const Offer& first = offers->front();
@@ -119,25 +130,27 @@ Status exchange_offers(Context& context, Exchange& exchange, const Registry& reg
       return Status::error(Code::kMismatch, cat(text...)).with_ranks({name});
     };
     if (offer.algorithms != first.algorithms) {
-      return differ("rank ", zero, " asks for the algorithms \"", first.algorithms, "\", rank ", name,
-                    " for \"", offer.algorithms, "\"");
+      return differ("WEFT_ALGORITHMS is \"", first.algorithms, "\" on rank ", zero, " and \"",
+                    offer.algorithms, "\" on rank ", name, ": set the same value on all ranks");
     }
     if (offer.shm_thresholds != first.shm_thresholds) {
       return differ("WEFT_SHM_THRESHOLDS is \"", first.shm_thresholds, "\" on rank ", zero, " and \"",
-                    offer.shm_thresholds, "\" on rank ", name);
+                    offer.shm_thresholds, "\" on rank ", name, ": set the same value on all ranks");
     }
     if ((offer.host < 0) != (first.host < 0)) {
       return differ("WEFT_HOSTS is set on rank ", offer.host < 0 ? zero : name, " and not on rank ",
-                    offer.host < 0 ? name : zero);
+                    offer.host < 0 ? name : zero, ": set it on all ranks or on none");
     }
     if (offer.node != first.node) {
       return differ("WEFT_SHM_NODES is set on rank ", offer.node ? name : zero, " and not on rank ",
-                    offer.node ? zero : name);
+                    offer.node ? zero : name, ": set it on all ranks or on none");
     }
     if (offer.wanted == first.wanted) continue;
-    const auto shown = [](const std::string& backend) { return backend.empty() ? "the best" : backend; };
+    const auto shown = [](const std::string& backend) {
+      return backend.empty() ? "\"\" (automatic)" : backend;
+    };
     return differ("rank ", zero, " asks for backend ", shown(first.wanted), ", rank ", name, " for ",
-                  shown(offer.wanted));
+                  shown(offer.wanted), ": give all ranks the same weft_comm_options.backend or WEFT_BACKEND");
   }
   return {};
 }
@@ -149,8 +162,10 @@ Status check_hosts(const Exchange& exchange, const SocketMesh& mesh, const std::
     const int other = static_cast<int>(r);
     if (labels[r] != labels[static_cast<size_t>(rank)] || mesh.same_host(other)) continue;
     const int name = exchange.name(other);
-    return Status::error(Code::kArg, cat("WEFT_HOSTS puts rank ", exchange.name(rank), " and rank ", name,
-                                         " on one host, but they are on two"))
+    return Status::error(
+               Code::kArg,
+               cat("WEFT_HOSTS puts rank ", exchange.name(rank), " and rank ", name,
+                   " on one simulated host, but they run on different hosts (or network namespaces)"))
         .with_ranks({name});
   }
   return {};
@@ -176,7 +191,9 @@ Status best_backend(const BackendArgs& args, const Registry& registry, const std
     *chosen = candidate;
     return {};
   }
-  return Status::error(Code::kUnavailable, "no backend works on every rank; `weft info` says why");
+  return Status::error(Code::kUnavailable,
+                       "no backend is available on every rank and connects all ranks: run `weft info` on "
+                       "each host for the reasons");
 }
 
 // Chooses the backend that all ranks specify, or else the best.
@@ -214,7 +231,8 @@ Status make_on_device(const Backend& backend, BackendArgs args, const Registry& 
   std::unique_ptr<Collectives> below;
   WEFT_TRY(best_backend(args, registry, offers, &host));
   const Status made = make_collectives(*host, args, forced, &below);
-  WEFT_TRY(agree_on(args.exchange, made.with_prefix(cat("over ", host->name, ": ")), args.deadline));
+  WEFT_TRY(agree_on(args.exchange, made.with_prefix(cat("host collectives over ", host->name, ": ")),
+                    args.deadline));
   below = staged(std::move(below), args.exchange.rank(), args.exchange.size());
   args.host_collectives = &below;
   return backend.make_collectives(args, collectives);
@@ -237,11 +255,16 @@ Status form_over(const std::shared_ptr<Context>& context, const Registry& regist
     WEFT_TRY(options.failpoints->reach(FailPlace::kForming, descent.generation, 0, context->clock()));
   }
   coll::Forced forced;
-  Status understood = options.algorithms.size() > kMaxAlgorithms
-                          ? Status::error(Code::kArg, "algorithms: too long")
-                          : coll::parse_forced(options.algorithms, &forced);
-  if (registry.measurements().shm_thresholds().size() > kMaxThresholds)
-    understood = Status::error(Code::kArg, "WEFT_SHM_THRESHOLDS: too long");
+  Status understood =
+      options.algorithms.size() > kMaxAlgorithms
+          ? Status::error(Code::kArg, cat("WEFT_ALGORITHMS has ", options.algorithms.size(),
+                                          " characters; at most ", kMaxAlgorithms, " are allowed"))
+          : coll::parse_forced(options.algorithms, &forced);
+  if (registry.measurements().shm_thresholds().size() > kMaxThresholds) {
+    understood = Status::error(
+        Code::kArg, cat("WEFT_SHM_THRESHOLDS has ", registry.measurements().shm_thresholds().size(),
+                        " characters; at most ", kMaxThresholds, " are allowed"));
+  }
   WEFT_TRY(agree_on(exchange, understood, deadline));
 
   std::vector<Offer> offers;
@@ -287,9 +310,10 @@ Status form_over(const std::shared_ptr<Context>& context, const Registry& regist
   options.backend = backend->name;
   const int rank = exchange.rank();
   const int size = exchange.size();
+  Status opened;
   *comm = Comm::create(context, rank, size, std::move(options), std::move(mesh), std::move(collectives),
-                       std::move(descent));
-  if (!*comm) return Status::error(Code::kInternal, "the backend has no room for the program's collectives");
+                       std::move(descent), &opened);
+  if (!*comm) return opened.with_prefix(cat("backend ", backend->name, ": "));
   context->log().info(cat("rank ", rank, " of ", size, ": communicator over ", backend->name));
   return {};
 }
@@ -399,7 +423,11 @@ Status split(const std::shared_ptr<Comm>& parent, const Registry& registry, bool
   for (int r = 0; r < parent->size(); r++) {
     Place place;
     if (!decode(all[static_cast<size_t>(r)], &place))
-      return Status::error(Code::kMismatch, cat("rank ", r, " does not call split")).with_ranks({r});
+      return Status::error(Code::kMismatch,
+                           cat("rank ", r,
+                               " made another collective call while this rank called weft_comm_split: all "
+                               "ranks must make the same calls in the same order"))
+          .with_ranks({r});
     if (!place.none && place.color == color) members.emplace_back(place.key, r);
   }
   std::sort(members.begin(), members.end());

@@ -39,7 +39,8 @@ MpiFacts mpi_facts() {
 Status choose_mpi(const MpiFacts& facts, std::string* flavour) {
   if (facts.loaded.empty() && facts.launcher.empty()) {
     return Status::error(Code::kUnavailable,
-                         "because this process was not started by mpirun and has loaded no MPI library");
+                         "this process was not started by mpirun and has loaded no MPI library: start it "
+                         "with mpirun, or load MPI before creating the context");
   }
   // A program of one library under the other's mpirun becomes many jobs of one rank; connect reports this.
   *flavour = facts.loaded.empty() ? facts.launcher : facts.loaded;

@@ -72,8 +72,9 @@ std::string module_folder(const std::string& module_path) {
 }
 
 Status other_version(const std::string& path, uint32_t abi, uint32_t wanted) {
-  return Status::error(Code::kUnavailable, cat(path, " belongs to another version of Weft (module interface ",
-                                               abi, ", this library has ", wanted, ")"));
+  return Status::error(Code::kUnavailable,
+                       cat(path, " belongs to another version of Weft (module interface ", abi,
+                           ", this library has ", wanted, "): install modules and library of one version"));
 }
 
 // file: "ucx" for libweft-ucx.so.
@@ -108,16 +109,16 @@ BackendEntry load_mpi(const std::string& folder, const Backend** variant) {
   entry.is_module = true;
   if (!file_exists(path("openmpi")) && !file_exists(path("mpich"))) {
     entry.status = Status::error(
-        Code::kUnavailable,
-        cat("not loaded: there is no libweft-mpi-openmpi.so or libweft-mpi-mpich.so in ", folder));
+        Code::kUnavailable, cat("not loaded: there is no libweft-mpi-openmpi.so or libweft-mpi-mpich.so in ",
+                                folder, " (weft_context_options.module_path)"));
     return entry;
   }
   std::string flavour;
   entry.status = choose_mpi(mpi_facts(), &flavour);
   if (!entry.status.ok()) return entry;
   if (!file_exists(path(flavour))) {
-    entry.status = Status::error(Code::kUnavailable, cat("because this process uses ", mpi_title(flavour),
-                                                         ", and there is no ", path(flavour)));
+    entry.status = Status::error(Code::kUnavailable, cat("this process uses ", mpi_title(flavour),
+                                                         ", but there is no ", path(flavour)));
     return entry;
   }
   return load_module(folder, {"mpi", {}}, cat("mpi-", flavour), variant);
@@ -160,11 +161,13 @@ Status Registry::add(const weft_transport& table) {
   const std::string name = table.name;
   const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-'; };
   if (name.empty() || name.size() > 31 - 4 || !std::all_of(name.begin(), name.end(), letter)) {
-    return Status::error(Code::kArg, cat("a transport's name is 1 to 27 of a-z, 0-9 and '-'; this is \"",
-                                         name.substr(0, 64), "\""));
+    return Status::error(Code::kArg, cat("weft_transport.name is \"", name.substr(0, 64),
+                                         "\": allowed are 1 to 27 characters of a-z, 0-9 and '-'"));
   }
   if (find(name) != nullptr)
-    return Status::error(Code::kArg, cat("there is a backend \"", name, "\" already"));
+    return Status::error(
+        Code::kArg, cat("weft_transport.name is \"", name,
+                        "\", the name of an existing backend: choose another (existing: ", names(), ")"));
   own_.push_back(table);
   Backend backend{};
   backend.name = own_.back().name;
@@ -260,20 +263,22 @@ const HookFactory* Registry::find_hook(const std::string& name) {
 Status Registry::make_hook(const std::string& name, HookArgs args, std::shared_ptr<Hook>* hook) {
   const HookFactory* const factory = find_hook(name);
   if (factory == nullptr) {
-    return Status::error(Code::kArg,
-                         cat("there is no hook \"", name.substr(0, 64), "\"; there are ", hook_names()));
+    return Status::error(Code::kArg, cat("unknown hook \"", name.substr(0, 64), "\"; known: ", hook_names()));
   }
   if (!factory->wraps && args.inner != nullptr) {
-    return Status::error(Code::kArg, cat("hook '", name, "' is not around another hook"));
+    return Status::error(Code::kArg, cat("hook '", name,
+                                         "' takes no inner hook, but one is given (weft_hook_params.inner, "
+                                         "or [...] in a saved hook's name)"));
   }
   if (factory->wraps && args.inner == nullptr) {
     WEFT_TRY(make_hook("allreduce", {{}, nullptr, args.host, args.log, args.comm}, &args.inner));
   }
   if (factory->wraps && args.comm == nullptr) args.comm = args.inner->comm();
   if (factory->wraps && args.comm != args.inner->comm()) {
-    return Status::error(
-        Code::kArg,
-        cat("hook '", name, "' works over the communicator of the hook inside: give it to that one"));
+    return Status::error(Code::kArg,
+                         cat("hook '", name,
+                             "' uses the communicator of its inner hook, but weft_hook_params.comm is a "
+                             "different one: give that one to the inner hook"));
   }
   WEFT_TRY(factory->make(args, hook));
   (*hook)->set_comm(std::move(args.comm));
@@ -295,7 +300,9 @@ Status Registry::make_hook_again(std::string_view full_name, const HookArgs& arg
     WEFT_TRY(make_hook_again(rest.substr(1, rest.size() - 2), args, &inner));
     rest = {};
   }
-  if (!rest.empty()) return Status::error(Code::kArg, cat("\"", full_name, "\" is no built-in hook's name"));
+  if (!rest.empty())
+    return Status::error(Code::kArg, cat("the saved hook's name \"", full_name,
+                                         "\" is malformed: expected name(options)[inner hook]"));
   return make_hook(std::string(name), {options, std::move(inner), args.host, args.log, args.comm}, hook);
 }
 

@@ -25,7 +25,7 @@ constexpr uint32_t kMaxText = 4096;
 
 std::shared_ptr<Comm> Comm::create(std::shared_ptr<Context> context, int rank, int size, CommOptions options,
                                    std::unique_ptr<Control> control, std::unique_ptr<Collectives> collectives,
-                                   Descent descent) {
+                                   Descent descent, Status* failure) {
   if (!descent.lineage) {
     // This communicator is the first generation.
     descent.lineage = std::make_shared<Lineage>(std::move(control), rank, size, context->engine());
@@ -34,7 +34,10 @@ std::shared_ptr<Comm> Comm::create(std::shared_ptr<Context> context, int rank, i
   }
   auto comm = std::make_shared<Comm>(std::move(context), rank, size, std::move(options), std::move(control),
                                      std::move(collectives), std::move(descent));
-  if (!comm->open_lane(&comm->user_lane_).ok()) return nullptr;
+  if (Status opened = comm->open_lane(&comm->user_lane_); !opened.ok()) {
+    if (failure != nullptr) *failure = std::move(opened);
+    return nullptr;
+  }
   if (!comm->collectives_->outlives_sender()) {
     comm->parting_ = std::make_shared<Parting>(*comm);
     comm->context_->engine().add(comm->parting_);

@@ -49,9 +49,11 @@ struct CommOptions {
 // Threads: any thread, except that the order of submissions to one lane must be the same on all ranks.
 class Comm final : public ControlListener, public std::enable_shared_from_this<Comm> {
  public:
+  // Returns null if the lane of the program's collectives does not open, and sets *failure (may be null).
   static std::shared_ptr<Comm> create(std::shared_ptr<Context> context, int rank, int size,
                                       CommOptions options, std::unique_ptr<Control> control,
-                                      std::unique_ptr<Collectives> collectives, Descent descent = {});
+                                      std::unique_ptr<Collectives> collectives, Descent descent = {},
+                                      Status* failure = nullptr);
   Comm(std::shared_ptr<Context> context, int rank, int size, CommOptions options,
        std::unique_ptr<Control> control, std::unique_ptr<Collectives> collectives, Descent descent);
   ~Comm() override;

@@ -250,7 +250,7 @@ def test_wrong_module():
             module = BUILD / f"libweft-mpi-{other}.so"
             (lacking / module.name).symlink_to(module)
             output = run_cases(flavour, "multiple thread sum", MODULES=str(lacking))
-            expect(f"this process uses {mpi.TITLES[flavour]}, and there is no" in output, flavour, output)
+            expect(f"this process uses {mpi.TITLES[flavour]}, but there is no" in output, flavour, output)
             (lacking / f"libweft-mpi-{flavour}.so").symlink_to(module)
             output = run_cases(flavour, "multiple thread sum", MODULES=str(lacking))
             expect("this module was built for" in output, flavour, output)

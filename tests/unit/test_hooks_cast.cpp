@@ -184,7 +184,7 @@ TEST_CASE("gradients that post_local_sgd leaves unreduced are divided by the ran
 
 TEST_CASE("an invalid hook name or option is refused with the reason") {
   std::shared_ptr<Hook> hook, inner;
-  CHECK(has(built_in("fp17", "", &hook).text(), "there is no hook \"fp17\"; there are "));
+  CHECK(has(built_in("fp17", "", &hook).text(), "unknown hook \"fp17\"; known: "));
   CHECK(has(built_in("fp16", "order=up", &hook).text(),
             "hook 'fp16': option order is 'up', must be one of scale_first, ddp"));
   CHECK(has(built_in("fp16", "ordr=ddp", &hook).text(), "hook 'fp16' has no option 'ordr'; it has order"));
@@ -192,7 +192,7 @@ TEST_CASE("an invalid hook name or option is refused with the reason") {
   CHECK(has(built_in("fp16", "order", &hook).text(), "option 'order' has no value"));
   CHECK(has(built_in("allreduce", "a=1", &hook).text(), "hook 'allreduce' has no option 'a'; it has none"));
   REQUIRE(built_in("bf16", "order=ddp", &inner).ok());
-  CHECK(has(built_in("noop", "", &hook, inner).text(), "hook 'noop' is not around another hook"));
+  CHECK(has(built_in("noop", "", &hook, inner).text(), "hook 'noop' takes no inner hook, but one is given"));
   REQUIRE(built_in("fp16", "", &hook, inner).ok());
   CHECK(hook->name() == "fp16(order=scale_first)[bf16(order=ddp)[allreduce]]");
 }

@@ -28,7 +28,9 @@ TEST_CASE("a process that is no rank of an MPI job loads no MPI library") {
   std::string flavour = "as before";
   const Status status = choose_mpi({}, &flavour);
   CHECK(status.code() == Code::kUnavailable);
-  CHECK(status.text() == "because this process was not started by mpirun and has loaded no MPI library");
+  CHECK(status.text() ==
+        "this process was not started by mpirun and has loaded no MPI library: start it with "
+        "mpirun, or load MPI before creating the context");
   CHECK(flavour == "as before");
 }
 
