@@ -15,7 +15,7 @@ constexpr size_t kMaxHost = 255;
 
 Status bad(const std::string& text, const std::string& why) {
   return Status::error(Code::kArg, cat("the store address \"", text.substr(0, 128), "\" ", why,
-                                       "; it looks like tcp://host:port or unix:@name"));
+                                       "; expected is tcp://host:port or unix:@name"));
 }
 
 bool parse_port(std::string_view text, uint16_t* port) {
@@ -55,13 +55,13 @@ Status parse_address(const std::string& text, Address* address) {
   *address = Address();
   if (!printable(text)) return bad(text, "has blanks or characters that are not ASCII");
   if (text.rfind("unix:", 0) == 0) {
-    if (text.rfind("unix:@", 0) != 0)
-      return bad(text, "names a file, but sockets in files are not supported");
+    if (text.rfind("unix:@", 0) != 0) return bad(text, "names a socket file, which is not supported");
     address->kind = Address::Kind::kUnix;
     address->name = text.substr(6);
     if (address->name.empty()) return bad(text, "has no name after unix:@");
     if (address->name.size() > kMaxUnixName)
-      return bad(text, cat("is longer than ", kMaxUnixName, " characters"));
+      return bad(text, cat("has a name of ", address->name.size(), " characters; at most ", kMaxUnixName,
+                           " are allowed"));
     return {};
   }
   if (text.rfind("tcp://", 0) != 0) return bad(text, "begins neither with tcp:// nor with unix:@");
@@ -69,14 +69,14 @@ Status parse_address(const std::string& text, Address* address) {
   const std::string rest = text.substr(6);
   const size_t colon = rest.rfind(':');
   if (colon == std::string::npos || !parse_port(rest.substr(colon + 1), &address->port)) {
-    return bad(text, "has no port from 0 to 65535");
+    return bad(text, "does not end in a port, 0 to 65535");
   }
   std::string host = rest.substr(0, colon);
   const bool brackets = host.size() > 2 && host.front() == '[' && host.back() == ']';
   if (brackets) host = host.substr(1, host.size() - 2);
   if (!brackets && host.find(':') != std::string::npos) return bad(text, "has an IPv6 host without [ and ]");
   if (host.empty() || host.size() > kMaxHost || host.find_first_of("[]/@?#") != std::string::npos) {
-    return bad(text, "has no valid host");
+    return bad(text, cat("has no valid host name (1 to ", kMaxHost, " characters, none of []/@?#)"));
   }
   address->host = host;
   return {};

@@ -60,11 +60,15 @@ bool compatible(const Hello& a, const Hello& b) {
 
 Status compare(const Hello& mine, const Hello& theirs) {
   if (theirs.role == mine.role || (theirs.role != Role::kClient && theirs.role != Role::kServer)) {
-    return Status::error(Code::kAuth, "the other side answered with the wrong role");
+    return Status::error(
+        Code::kAuth,
+        cat("the other side sent role ", static_cast<int>(theirs.role), " in its handshake, expected ",
+            static_cast<int>(mine.role == Role::kClient ? Role::kServer : Role::kClient),
+            " (1: connects, 2: listens): its bytes were sent back or changed"));
   }
   if (!compatible(mine, theirs)) {
     return Status::error(Code::kVersion, cat("this side is ", version_text(mine), ", the other side is ",
-                                             version_text(theirs)));
+                                             version_text(theirs), ": install the same Weft on all hosts"));
   }
   if (mine.secret != theirs.secret) {
     return Status::error(
@@ -80,7 +84,9 @@ Status compare(const Hello& mine, const Hello& theirs) {
 
 Status init_crypto() {
   if (sodium_init() >= 0) return {};
-  return Status::error(Code::kInternal, "libsodium cannot be initialised: there is no source of randomness");
+  return Status::error(
+      Code::kInternal,
+      "sodium_init failed: the system has no source of randomness (getrandom, /dev/urandom)");
 }
 
 Key random_key() {
@@ -125,7 +131,8 @@ Status Handshake::receive(ByteView bytes, size_t* consumed, Bytes* out) {
       !std::equal(pending_.begin(),
                   pending_.begin() + static_cast<ptrdiff_t>(std::min(pending_.size(), kMagic.size())),
                   kMagic.begin())) {
-    return Status::error(Code::kAuth, "the other side does not speak Weft's protocol");
+    return Status::error(Code::kAuth,
+                         "the other side does not speak Weft's protocol: another program uses this address");
   }
   if (pending_.size() < wanted) return {};
   return stage_ == Stage::kHello ? take_hello(out) : take_proof(out);
@@ -160,7 +167,13 @@ Status Handshake::take_proof(Bytes* out) {
     const Key answer = proved ? derive("weft proof of server") : random_key();
     out->insert(out->end(), answer.begin(), answer.end());
   }
-  if (!proved) return Status::error(Code::kAuth, "the other side holds another secret");
+  if (!proved) {
+    return Status::error(
+        Code::kAuth,
+        key_.secret
+            ? "the other side has another secret: give all ranks the same WEFT_SECRET or WEFT_SECRET_FILE"
+            : "the other side sent a wrong proof in its handshake: the bytes were changed on the way");
+  }
   make_session_keys();
   pending_.clear();
   stage_ = Stage::kDone;

@@ -11,8 +11,10 @@ Status CallbackExchange::call(const void* mine, uint64_t size, void* all) {
   if (Interrupt::ask()) return Interrupt::status();
   const int32_t result = all_gather_(user_data_, mine, size, all);
   if (result == 0) return {};
-  return Status::error(Code::kPeerFailed, cat("the program's all_gather returned ", result),
-                       Evidence::kReport);
+  return Status::error(
+      Code::kPeerFailed,
+      cat("weft_comm_options.all_gather returned ", result, " on this rank; 0 means success"),
+      Evidence::kReport);
 }
 
 Status CallbackExchange::all_gather(ByteView mine, std::vector<Bytes>* all, Deadline deadline) {
@@ -30,13 +32,16 @@ Status CallbackExchange::all_gather(ByteView mine, std::vector<Bytes>* all, Dead
           .with_ranks({rank});
     }
     return Status::error(Code::kMismatch,
-                         cat("rank ", rank, " gave ", size, " bytes to an all-gather of at most ", kMaxBytes,
-                             ": does the program's all_gather keep rank order?"))
+                         cat("weft_comm_options.all_gather returned a size of ", size, " bytes for rank ",
+                             rank, "; at most ", kMaxBytes,
+                             " are sent: it must return the ranks' bytes unchanged, in rank order"))
         .with_ranks({rank});
   }
   if (sizes[static_cast<size_t>(rank_)] != my_size) {
-    return Status::error(Code::kMismatch, cat("the program's all_gather did not return rank ", rank_,
-                                              "'s bytes in its place"));
+    return Status::error(Code::kMismatch,
+                         cat("weft_comm_options.all_gather returned ", sizes[static_cast<size_t>(rank_)],
+                             " at the place of rank ", rank_, ", which gave ", my_size,
+                             ": it must return the ranks' bytes unchanged, in rank order"));
   }
   const uint64_t padded = *std::max_element(sizes.begin(), sizes.end());
   all->assign(ranks, {});
@@ -51,8 +56,10 @@ Status CallbackExchange::all_gather(ByteView mine, std::vector<Bytes>* all, Dead
     }
   }
   if (!deadline.expired(clock_)) return {};
-  return Status::error(Code::kTimeout, "the program's all_gather returned after the deadline",
-                       Evidence::kDeadline);
+  return Status::error(
+      Code::kTimeout,
+      "weft_comm_options.all_gather returned after the deadline (weft_comm_options.init_timeout_ms)",
+      Evidence::kDeadline);
 }
 
 }  // namespace weft

@@ -109,10 +109,11 @@ Status Connection::send_with_fd(ByteView frame, int fd, Clock& clock, Deadline d
     bool ready = false;
     WEFT_TRY(await_event(fd_.get(), POLLOUT, clock, deadline, &ready));
     if (ready) return {};
-    return Status::error(Code::kTimeout, "the peer does not read", Evidence::kDeadline);
+    return Status::error(Code::kTimeout, "its socket was full until the deadline, because it does not read",
+                         Evidence::kDeadline);
   };
   const auto broken = [] {
-    return Status::error(Code::kPeerFailed, "the connection is broken", Evidence::kConnection);
+    return Status::error(Code::kPeerFailed, "the connection was closed or reset", Evidence::kConnection);
   };
   while (queued() > 0) {
     if (!flush()) return broken();

@@ -54,7 +54,8 @@ Status FrameReader::next(bool* found, Bytes* plain) {
   if (!started_) {
     if (!take(kHeaderBytes, &bytes)) return {};
     if (crypto_secretstream_xchacha20poly1305_init_pull(&state_, raw(bytes.data()), raw(key_.data())) != 0) {
-      return Status::error(Code::kAuth, "a stream began with a header that is not valid");
+      return Status::error(Code::kAuth,
+                           "the encrypted stream has an invalid header: its bytes were changed on the way");
     }
     started_ = true;
   }
@@ -62,8 +63,8 @@ Status FrameReader::next(bool* found, Bytes* plain) {
   if (buffer_.size() - at_ < sizeof length) return {};
   std::memcpy(&length, buffer_.data() + at_, sizeof length);
   if (length < kOverhead || length - kOverhead > limit_) {
-    return Status::error(Code::kAuth, cat("a frame of ", length, " bytes, but at most ", limit_ + kOverhead,
-                                          " are allowed here"));
+    return Status::error(Code::kAuth, cat("a frame has ", length, " bytes, allowed are ", kOverhead, " to ",
+                                          limit_ + kOverhead));
   }
   if (buffer_.size() - at_ - sizeof length < length) return {};
   take(sizeof length, &bytes);
@@ -73,7 +74,7 @@ Status FrameReader::next(bool* found, Bytes* plain) {
   if (crypto_secretstream_xchacha20poly1305_pull(&state_, raw(plain->data()), nullptr, &tag,
                                                  raw(bytes.data()), bytes.size(), nullptr, 0) != 0) {
     return Status::error(Code::kAuth,
-                         "a frame is not the next one of its sender: changed, replayed or forged");
+                         "a frame failed authentication: it was changed, replayed or forged on the way");
   }
   *found = true;
   return {};

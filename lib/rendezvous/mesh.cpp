@@ -17,7 +17,9 @@ constexpr int64_t kSendFdMs = 5000;  // wait for buffer space in a peer's socket
 constexpr int64_t kFarewellMs = 1000;
 
 Status not_connected(int rank) {
-  return Status::error(Code::kArg, cat("rank ", rank, " is not another rank of this host"));
+  return Status::error(
+      Code::kArg, cat("internal: file descriptors are exchanged with other ranks of this host, and rank ",
+                      rank, " is none: this is a bug of Weft, please report it"));
 }
 
 }  // namespace
@@ -130,7 +132,7 @@ Status SocketMesh::send_fd(int rank, int fd) {
       .send_with_fd(mesh::plain_frame(mesh::Type::kFd), fd, core_->clock,
                     Deadline::after(core_->clock, kSendFdMs, 0))
       .with_ranks({rank})
-      .with_prefix(cat("giving rank ", rank, " a descriptor: "));
+      .with_prefix(cat("sending a file descriptor to rank ", rank, ": "));
 }
 
 Status SocketMesh::receive_fd(int rank, Fd* fd, Deadline deadline) {
@@ -141,8 +143,10 @@ Status SocketMesh::receive_fd(int rank, Fd* fd, Deadline deadline) {
     bool ready = false;
     WEFT_TRY(await_event(peer->connection.fd(), POLLIN, core_->clock, deadline, &ready));
     if (!ready) {
-      return Status::error(Code::kTimeout, cat("rank ", rank, " did not give its memory in time"),
-                           Evidence::kDeadline)
+      return Status::error(
+                 Code::kTimeout,
+                 cat("rank ", rank, " sent no file descriptor of its shared memory before the deadline"),
+                 Evidence::kDeadline)
           .with_ranks({rank});
     }
     WEFT_TRY(core_->read_early(*peer));

@@ -81,8 +81,9 @@ Status SocketMesh::Core::read_early(MeshPeer& peer) {
     if (mesh::type_of(frame) != Type::kFd) {
       peer.early.push_back(std::move(frame));
     } else if (static_cast<size_t>(++peer.fd_frames) > peer.fds.size()) {
-      return Status::error(Code::kSystem, cat("a descriptor of rank ", peer.rank,
-                                              " was lost: this process has no descriptors left (ulimit -n)"));
+      return Status::error(Code::kSystem,
+                           cat("a file descriptor from rank ", peer.rank,
+                               " was lost: this process has no descriptors left; raise `ulimit -n`"));
     }
   }
   if (closed || !status.ok()) {
@@ -98,7 +99,8 @@ void SocketMesh::Core::send(MeshPeer& peer, ByteView frame) {
   const std::lock_guard lock(peer.send_mutex);
   if (peer.broken) return;
   if (peer.connection.queued() > kQueueMost) {
-    log.warn(cat("control message to rank ", peer.rank, " dropped: it does not read"));
+    log.warn(cat("control message to rank ", peer.rank, " dropped: ", peer.connection.queued(),
+                 " bytes are queued already (at most ", kQueueMost, "), because it does not read"));
     return;
   }
   peer.connection.send(frame);
@@ -213,8 +215,9 @@ void SocketMesh::Core::judge(MeshPeer& peer, uint64_t now_ns) {
 }
 
 std::string SocketMesh::Core::missed_text(int missed) const {
-  return cat("nothing was heard from rank ", missed, " for the heartbeat budget of ",
-             static_cast<double>(heartbeat.budget_ns()) / 1e9, " s: it was stopped, or its link is silent");
+  return cat("nothing was received from rank ", missed, " for the heartbeat timeout of ",
+             static_cast<double>(heartbeat.budget_ns()) / 1e9,
+             " s: its process is stopped, or the network between the ranks fails");
 }
 
 // ---- received frames -----------------------------------------------------------------------------------
@@ -273,7 +276,7 @@ void SocketMesh::Core::read(MeshPeer& peer) {
   if (stopped() || peer.ended) return;
   if (!status.ok()) {
     end(peer, Status::error(Code::kPeerFailed,
-                            cat("the connection of rank ", peer.rank, " is broken: ", status.text()),
+                            cat("the control connection to rank ", peer.rank, " failed: ", status.text()),
                             Evidence::kConnection)
                   .with_ranks({peer.rank}));
   } else if (closed) {
@@ -300,7 +303,9 @@ void SocketMesh::Core::deliver(MeshPeer& peer, ByteView frame) {
     case Type::kHello:
       return;
   }
-  end(peer, Status::error(Code::kPeerFailed, cat("rank ", peer.rank, " sent a frame that means nothing"),
+  end(peer, Status::error(Code::kPeerFailed,
+                          cat("rank ", peer.rank, " sent a control frame of ", frame.size(),
+                              " bytes with unknown type ", static_cast<int>(mesh::type_of(frame))),
                           Evidence::kConnection)
                 .with_ranks({peer.rank}));
 }
@@ -326,7 +331,7 @@ Status SocketMesh::Core::gone(const MeshPeer& peer) const {
   const bool dead = readable(peer.process.get(), kDyingMs);
   return Status::error(Code::kPeerFailed,
                        dead ? cat("the process of rank ", peer.rank, " (pid ", peer.pid, ") is gone")
-                            : cat("rank ", peer.rank, " closed its control connection without a farewell"),
+                            : cat("rank ", peer.rank, " closed its control connection without a goodbye"),
                        dead ? Evidence::kProcess : Evidence::kConnection)
       .with_ranks({peer.rank});
 }

@@ -85,7 +85,9 @@ Status Former::listen_and_tell() {
     Advertisement theirs;
     if (!decode(all[rank], &theirs)) {
       const int name = exchange_.name(static_cast<int>(rank));
-      return Status::error(Code::kMismatch, cat("rank ", name, " does not say how to reach it"))
+      return Status::error(Code::kMismatch, cat("rank ", name, " sent ", all[rank].size(),
+                                                " bytes that are not its addresses: all ranks must create "
+                                                "the communicator together, with one version of Weft"))
           .with_ranks({name});
     }
     if (rank == 0) key_ = AuthKey{theirs.key, true};
@@ -214,7 +216,7 @@ Status Former::closed_by(int rank) {
   }
   return Status::error(Code::kPeerFailed,
                        cat("rank ", exchange_.name(rank),
-                           " closed its connection while the communicator was being formed"),
+                           " closed its connection while the communicator was being created"),
                        Evidence::kConnection)
       .with_ranks({exchange_.name(rank)});
 }
@@ -269,7 +271,7 @@ void Former::accept_links(const Fd& listener, bool unix_socket) {
 
 void Former::serve(Link& link, short events) {
   if (!link.connection.open()) return;  // displaced
-  if (link.deadline.expired(clock_)) return drop(link, "it did not answer in time");
+  if (link.deadline.expired(clock_)) return drop(link, "no answer in time");
   if (events == 0) return;
   if (link.connecting) {
     if (const int error = finish_connect(link.connection.fd()); error != 0) {
@@ -296,7 +298,12 @@ void Former::take_hello(Link& link, ByteView frame) {
   const std::optional<int> rank = hello_rank(frame);
   const bool expected =
       rank && (link.outgoing() ? *rank == link.rank : *rank > exchange_.rank() && *rank < exchange_.size());
-  if (!expected) return drop(link, "it is not the rank that was expected");
+  if (!expected) {
+    return drop(link, cat("it sent ", rank ? cat("rank ", *rank) : std::string("no rank"), ", expected ",
+                          link.outgoing() ? cat("rank ", link.rank)
+                                          : cat("one of the ranks above ", exchange_.rank(), " and below ",
+                                                exchange_.size())));
+  }
   Peer& peer = peers_[static_cast<size_t>(*rank)];
   if (peer.connection.open()) return drop(link, cat("rank ", *rank, " is connected already"));
   if (!link.outgoing()) link.connection.send(hello_frame(exchange_.rank()));
@@ -330,7 +337,7 @@ Status Former::timed_out() const {
   std::sort(absent.begin(), absent.end());
   return Status::error(Code::kTimeout,
                        cat("no control connection with ", absent.size() == 1 ? "rank " : "ranks ",
-                           list_text(absent), " in time", reasons, reasons.empty() ? "" : ")"),
+                           list_text(absent), " before the deadline", reasons, reasons.empty() ? "" : ")"),
                        Evidence::kDeadline)
       .with_ranks(absent);
 }

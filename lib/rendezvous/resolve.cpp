@@ -78,8 +78,9 @@ Status Resolver::resolve(const std::string& host, Clock& clock, Deadline deadlin
     *numeric = host;  // unchanged: it may contain an interface name
     return {};
   }
-  Status late = Status::error(Code::kTimeout, cat("host ", host, ": no name server answered in time"),
-                              Evidence::kDeadline);
+  Status late =
+      Status::error(Code::kTimeout, cat("host ", host, ": no name server answered before the deadline"),
+                    Evidence::kDeadline);
   if (deadline.expired(clock)) return late;
   std::shared_ptr<Question> question;
   WEFT_TRY(questions_->find(host, on_thread_start, &question));

@@ -55,7 +55,7 @@ Status ask_system(const std::string& host, uint16_t port, int flags, Found* foun
   const int error = ::getaddrinfo(host.c_str(), cat(port).c_str(), &hints, &first);
   found->reset(first);
   if (error == 0) return {};
-  return Status::error(Code::kSystem, cat("host ", host, ": ", ::gai_strerror(error)));
+  return Status::error(Code::kSystem, cat("resolving host \"", host, "\": ", ::gai_strerror(error)));
 }
 
 // Prefers IPv4: "localhost" often has both, and rank 0 must choose the same address as the others.
@@ -221,17 +221,18 @@ Status accept_from(int listener, Fd* fd, bool* exhausted) {
 
 Status peer_process(int fd, std::optional<PeerProcess>* peer) {
   peer->reset();
-  const auto unknown = [](const char* what) {
-    return Status::error(Code::kAuth, cat("the user of the other side is not known: ", what, ": ",
-                                          Status::system("getsockopt", errno).text()));
+  const auto unknown = [](const char* call) {
+    const Status why = Status::system(call, errno);
+    return Status::error(Code::kAuth, cat("the user of the other side is unknown: ", why.text()));
   };
   int domain = 0;
   socklen_t size = sizeof domain;
-  if (::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0) return unknown("SO_DOMAIN");
+  if (::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0) return unknown("getsockopt(SO_DOMAIN)");
   if (domain != AF_UNIX) return {};
   ucred credentials{};
   size = sizeof credentials;
-  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return unknown("SO_PEERCRED");
+  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0)
+    return unknown("getsockopt(SO_PEERCRED)");
   *peer = PeerProcess{credentials.pid, credentials.uid};
   return {};
 }
@@ -240,8 +241,8 @@ Status check_peer_user(int fd) {
   std::optional<PeerProcess> peer;
   WEFT_TRY(peer_process(fd, &peer));
   if (!peer || peer->uid == ::geteuid()) return {};
-  return Status::error(Code::kAuth,
-                       cat("the other side runs as user ", peer->uid, ", this side as user ", ::geteuid()));
+  return Status::error(Code::kAuth, cat("the other side runs as user ", peer->uid, ", this side as user ",
+                                        ::geteuid(), ": all ranks of a host must run as the same user"));
 }
 
 Status check_user_is_known() {

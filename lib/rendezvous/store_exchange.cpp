@@ -30,10 +30,13 @@ constexpr size_t kSuffixBytes = 8;  // random, in the name that replaces a taken
 
 Status check_options(const StoreOptions& options) {
   if (options.size < 1 || options.size > kMaxRanks || options.rank < 0 || options.rank >= options.size) {
-    return Status::error(Code::kArg, cat("rank ", options.rank, " of ", options.size, " ranks"));
+    return Status::error(
+        Code::kArg, cat("rank is ", options.rank, " and size is ", options.size, ": allowed are sizes 1 to ",
+                        kMaxRanks, ", and ranks 0 to size - 1"));
   }
   if (options.job.size() > store::kMaxJob) {
-    return Status::error(Code::kArg, cat("the job's name is longer than ", store::kMaxJob, " bytes"));
+    return Status::error(Code::kArg, cat("the job's name has ", options.job.size(), " bytes; at most ",
+                                         store::kMaxJob, " are allowed: set a shorter WEFT_JOB"));
   }
   return {};
 }
@@ -67,7 +70,8 @@ Status StoreExchange::make(const StoreOptions& options, Clock& clock, Log& log, 
     WEFT_TRY(check_reach(made->address_, options.key.secret));
     if (made->address_.kind == Address::Kind::kUnix && !options.key.secret) WEFT_TRY(check_user_is_known());
     if (made->address_.kind == Address::Kind::kTcp && made->address_.port == 0) {
-      return Status::error(Code::kArg, cat("the store address ", options.store, " names no port"));
+      return Status::error(Code::kArg, cat("the store address ", options.store,
+                                           " has port 0: give the port at which the store listens"));
     }
     made->target_ = made->address_;
     if (options.rank == 0 && !options.external) WEFT_TRY(made->host(deadline));
@@ -107,15 +111,16 @@ Status StoreExchange::host(Deadline deadline) {
     // Checked twice in a row: a store of this user that is just ending is gone by then.
     if (taken && was_taken) {
       options.listen.name = other_name(address_.name);
-      log_.warn(cat("store: ", address_.text(),
-                    " is held by a process that is no store of this user; this job ", "meets at ",
-                    options.listen.text()));
+      log_.warn(
+          cat("store: ", address_.text(),
+              " is in use by a process that is not a store of this user; the store of this job listens at ",
+              options.listen.text(), " instead"));
       continue;
     }
     if (!in_use || give_up.expired(clock_)) {
       return status.with_prefix(
-          in_use ? "rank 0 cannot serve the store, another process (a second rank 0?) does: "
-                 : "rank 0 cannot serve the store: ");
+          in_use ? "rank 0 failed to start the store; another process (a second rank 0?) uses the address: "
+                 : "rank 0 failed to start the store: ");
     }
     WEFT_TRY(pause(give_up));
   }
@@ -135,7 +140,7 @@ bool StoreExchange::name_is_taken() const {
 }
 
 Status StoreExchange::join(Deadline deadline) {
-  std::string why_not = "nobody listens there";
+  std::string why_not = "no process listens there";
   Deadline look = Deadline::after(clock_, kLookMs, 0);
   for (bool taken = false;; taken = false) {
     bool joined = false;
@@ -159,11 +164,10 @@ Status StoreExchange::join(Deadline deadline) {
     if (deadline.expired(clock_)) break;
     WEFT_TRY(pause(deadline));
   }
-  Status status = Status::error(
-      Code::kTimeout,
-      cat(options_.external ? "the store" : "rank 0, which serves the store", " at ", address_.text(),
-          options_.external ? ", did not answer in time: " : " did not come in time: ", why_not),
-      Evidence::kDeadline);
+  Status status = Status::error(Code::kTimeout,
+                                cat("no connection to the store", options_.external ? "" : " of rank 0",
+                                    " at ", address_.text(), " before the deadline: ", why_not),
+                                Evidence::kDeadline);
   return options_.external ? status : status.with_ranks({0});
 }
 
@@ -228,13 +232,13 @@ Status StoreExchange::wait_until_joined(Deadline deadline, bool* joined, std::st
     bool ready = false;
     WEFT_TRY(await_event(connection_.fd(), connection_.events(), clock_, deadline, &ready));
     if (!ready) {
-      *why_not = "it does not answer";
+      *why_not = "the store does not answer";
       return {};
     }
     bool closed = false;
     WEFT_TRY(take_frames(&closed));
     if (closed || closing_) {
-      *why_not = closing_ ? "it was about to end" : "it closed the connection";
+      *why_not = closing_ ? "the store was about to stop" : "the store closed the connection";
       if (!joined_ || closing_) return {};
     }
   }
@@ -244,7 +248,9 @@ Status StoreExchange::wait_until_joined(Deadline deadline, bool* joined, std::st
 
 Status StoreExchange::all_gather(ByteView mine, std::vector<Bytes>* all, Deadline deadline) {
   if (mine.size() > kMaxBytes) {
-    return Status::error(Code::kArg, cat("an all-gather of ", bytes_text(mine.size()), " a rank"));
+    return Status::error(Code::kArg,
+                         cat("this rank sends ", bytes_text(mine.size()), " to the group setup; at most ",
+                             bytes_text(kMaxBytes), " are allowed"));
   }
   if (options_.size == 1) {
     all->assign(1, Bytes(mine.begin(), mine.end()));
@@ -324,7 +330,12 @@ Status StoreExchange::take_frames(bool* closed) {
 }
 
 Status StoreExchange::take_frame(ByteView frame) {
-  Status nonsense = Status::error(Code::kInternal, "the store sent a frame that means nothing here");
+  const auto nonsense = [&] {
+    return Status::error(Code::kInternal,
+                         cat("the store at ", address_.text(), " sent an unexpected frame of ", frame.size(),
+                             " bytes (type ", static_cast<int>(store::type_of(frame)), ", in round ", round_,
+                             "): are it and all ranks of one version of Weft?"));
+  };
   switch (store::type_of(frame)) {
     case Type::kJoined:
       joined_ = true;
@@ -334,32 +345,34 @@ Status StoreExchange::take_frame(ByteView frame) {
       if (!store::decode(frame, &result) || result.round != round_ || result.first < 0 ||
           static_cast<size_t>(result.first) != parts_.size() ||
           parts_.size() + result.parts.size() > static_cast<size_t>(options_.size)) {
-        return nonsense;
+        return nonsense();
       }
       std::move(result.parts.begin(), result.parts.end(), std::back_inserter(parts_));
       return {};
     }
     case Type::kMissing:
       answered_ = true;
-      return store::decode(frame, &missing_) ? Status() : nonsense;
+      return store::decode(frame, &missing_) ? Status() : nonsense();
     case Type::kFailed: {
       Status status;
-      return store::decode_failed(frame, &status) ? status : nonsense;
+      return store::decode_failed(frame, &status) ? status : nonsense();
     }
     case Type::kClosing:
       closing_ = true;
       return {};
     default:
-      return nonsense;
+      return nonsense();
   }
 }
 
 Status StoreExchange::store_lost() const {
   if (options_.external) {
-    return Status::error(Code::kPeerFailed, cat("the store at ", address_.text(), " closed the connection"),
+    return Status::error(Code::kPeerFailed,
+                         cat("the store at ", address_.text(),
+                             " closed the connection while the communicator was being created"),
                          Evidence::kConnection);
   }
-  return Status::error(Code::kPeerFailed, "rank 0 closed its store while the communicator was being formed",
+  return Status::error(Code::kPeerFailed, "rank 0 closed its store while the communicator was being created",
                        Evidence::kConnection)
       .with_ranks({0});
 }
@@ -368,13 +381,14 @@ Status StoreExchange::absent() const {
   if (!answered_ || missing_.ranks.empty()) {
     return Status::error(Code::kTimeout,
                          cat("the store at ", address_.text(),
-                             " did not answer in time: its process hangs or is stopped"),
+                             " did not answer before the deadline: its process hangs or is stopped, or the "
+                             "network fails"),
                          Evidence::kDeadline)
         .with_ranks(options_.external ? std::vector<int>{} : std::vector<int>{0});
   }
   const bool one = missing_.ranks.size() == 1;
   std::string text = cat(one ? "rank " : "ranks ", list_text(missing_.ranks), " of ", options_.size,
-                         " did not come in time");
+                         " did not take part before the deadline");
   if (!missing_.note.empty()) text += cat(" (", missing_.note, ")");
   return Status::error(Code::kTimeout, text, Evidence::kDeadline).with_ranks(missing_.ranks);
 }

@@ -14,13 +14,20 @@ Status Group::join(const Join& join, GroupMember* member) {
     return failure_;
   }
   Status status;
-  if (join.size < 1 || join.size > kMaxRanks || join.rank < 0 || join.rank >= join.size) {
-    status = Status::error(Code::kArg, cat("rank ", join.rank, " is not one of ", join.size, " ranks, 0 to ",
-                                           int64_t{join.size} - 1));
+  if (join.size < 1 || join.size > kMaxRanks) {
+    status = Status::error(
+        Code::kArg, cat("rank ", join.rank, " gives the size ", join.size, ": allowed are 1 to ", kMaxRanks,
+                        " ranks (WEFT_SIZE, or weft_comm_options.size)"));
+  } else if (join.rank < 0 || join.rank >= join.size) {
+    status = Status::error(Code::kArg,
+                           cat("rank is ", join.rank, ": with ", join.size, " ranks, allowed are 0 to ",
+                               join.size - 1, " (WEFT_RANK, or weft_comm_options.rank)"));
   } else if (join.size != size_) {
     if (!complete()) return other_size(join);
-    status = Status::error(Code::kMismatch, cat("rank ", join.rank, " says that there are ", join.size,
-                                                " ranks, but ", size_, " have come, who say ", size_));
+    status = Status::error(
+        Code::kMismatch,
+        cat("rank ", join.rank, " says that there are ", join.size, " ranks, but a communicator of ", size_,
+            " ranks is complete already: do two jobs use one store and job name?"));
   } else if (seat(join.rank).member != nullptr || seat(join.rank).left) {
     status = Status::error(Code::kMismatch, cat("rank ", join.rank,
                                                 " has joined already: two processes have the "
@@ -54,8 +61,10 @@ Status Group::other_size(const Join& join) {
 Status Group::give(int rank, Give give) {
   Seat& giver = seat(rank);
   if (give.round != giver.given || giver.given != round_) {
-    return Status::error(Code::kInternal, cat("rank ", rank, " gave bytes for round ", give.round,
-                                              ", but round ", giver.given, " is its next"));
+    return Status::error(Code::kInternal,
+                         cat("rank ", rank, " sent data of round ", give.round, ", but has sent that of ",
+                             giver.given, " rounds, and the group is in round ", round_,
+                             " (counted from 0): this is a bug of Weft, please report it"));
   }
   parts_.resize(static_cast<size_t>(size_));
   parts_[static_cast<size_t>(rank)] = std::move(give.bytes);
@@ -97,10 +106,10 @@ void Group::leave(int rank) {
 void Group::fail_if_left() {
   for (int rank = 0; left_ > 0 && rank < size_; rank++) {
     if (!seat(rank).left || seat(rank).given != round_) continue;
-    lost(rank,
-         Status::error(Code::kPeerFailed, cat("rank ", rank, " left while the communicator was being formed"),
-                       Evidence::kReport)
-             .with_ranks({rank}));
+    lost(rank, Status::error(Code::kPeerFailed,
+                             cat("rank ", rank, " left while the communicator was being created"),
+                             Evidence::kReport)
+                   .with_ranks({rank}));
     return;
   }
 }

@@ -211,7 +211,7 @@ void StoreServer::Loop::serve(Session& session, bool readable) {
   const int rank = session.rank();
   drop(session,
        Status::error(Code::kPeerFailed,
-                     cat("rank ", rank, " closed its connection while the communicator was being formed"),
+                     cat("rank ", rank, " closed its connection while the communicator was being created"),
                      Evidence::kConnection)
            .with_ranks({rank}));
 }
@@ -235,14 +235,24 @@ void StoreServer::Loop::handle(Session& session, ByteView frame) {
     session.say_goodbye({}, soon());
     return group->lost(session.rank(), why);
   }
-  refuse(session, Status::error(Code::kAuth, "a frame that means nothing to the store"));
+  refuse(session,
+         Status::error(Code::kAuth, cat(session.stranger() ? std::string("a client that has not joined")
+                                                           : cat("rank ", session.rank()),
+                                        " sent the store a frame of ", frame.size(),
+                                        " bytes with unexpected type ", static_cast<int>(type))));
 }
 
 void StoreServer::Loop::join(Session& session, ByteView frame) {
   store::Join join;
-  if (!store::decode(frame, &join) || join.size < 1 || join.size > kMaxRanks) {
-    return refuse(session, Status::error(Code::kArg, cat("rank ", join.rank, " of ", join.size,
-                                                         " ranks is no member of any communicator")));
+  if (!store::decode(frame, &join)) {
+    return refuse(session,
+                  Status::error(Code::kArg, cat("a client sent the store a malformed request to join, of ",
+                                                frame.size(), " bytes")));
+  }
+  if (join.size < 1 || join.size > kMaxRanks) {
+    return refuse(session, Status::error(Code::kArg, cat("rank ", join.rank, " gives the size ", join.size,
+                                                         ": allowed are 1 to ", kMaxRanks,
+                                                         " ranks (WEFT_SIZE, or weft_comm_options.size)")));
   }
   const GroupKey key(join.job, join.sequence);
   const auto found = groups_.find(key);
@@ -259,7 +269,9 @@ void StoreServer::Loop::join(Session& session, ByteView frame) {
 void StoreServer::Loop::give(Session& session, ByteView frame) {
   store::Give give;
   if (!store::decode(frame, &give)) {
-    return refuse(session, Status::error(Code::kInternal, "a round's bytes that are not whole"));
+    return refuse(session, Status::error(Code::kInternal,
+                                         cat("rank ", session.rank(), " sent the store a malformed frame of ",
+                                             frame.size(), " bytes of data")));
   }
   if (Status status = session.group()->give(session.rank(), std::move(give)); !status.ok())
     refuse(session, status);

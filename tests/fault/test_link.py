@@ -40,7 +40,7 @@ def test_silent_network():
         status, evidence, text = re.fullmatch(r"status (\d+) evidence (\d+): (.*)", line).groups()
         expect_equal(int(status), PEER_FAILED, result)
         expect(int(evidence) in (HEARTBEAT, REPORT), "the evidence", result)
-        missed = re.search(r"nothing was heard from rank (\d)", text)
+        missed = re.search(r"nothing was received from rank (\d)", text)
         expect(missed and int(missed[1]) // 2 != int(rank) // 2, f"rank {rank} names one of the other host", result)
 
 

@@ -28,7 +28,7 @@ Terms patient(int64_t heartbeat_timeout_ms, int32_t progress = 0) {
 }
 
 bool names(const std::string& text, int rank) {
-  return text.find("nothing was heard from rank " + std::to_string(rank)) != std::string::npos;
+  return text.find("nothing was received from rank " + std::to_string(rank)) != std::string::npos;
 }
 
 // Runs one all_reduce after the other until one fails. Sends mark 1 after some.

@@ -181,7 +181,7 @@ void Simulation::Core::miss() {
     State& state = *ranks_[r];
     if (now_ < state.missed_ns || std::exchange(state.missed, true)) continue;
     group_->hub().kill(static_cast<int>(r), Evidence::kHeartbeat,
-                       cat("nothing was heard from rank ", r, " (simulated)"));
+                       cat("nothing was received from rank ", r, " (simulated)"));
   }
 }
 

@@ -29,7 +29,7 @@ void check_condemned(const Status& why, int rank) {
   CHECK(why.code() == Code::kPeerFailed);
   CHECK(why.info().ranks == std::vector<int>{rank});
   CHECK(why.info().evidence == Evidence::kHeartbeat);
-  CHECK(why.text().find(cat("nothing was heard from rank ", rank)) != std::string::npos);
+  CHECK(why.text().find(cat("nothing was received from rank ", rank)) != std::string::npos);
 }
 
 // A rank in a process of its own. It writes 'b' when it has begun. When it loses rank `watched`, it writes

@@ -319,7 +319,7 @@ TEST_CASE("a rank with a different size fails the ranks in bootstrap at once, an
 
   members.clear();
   for (int rank = 0; rank < 2; rank++) members.push_back(joined(store.member(rank, 2)));
-  CHECK(contains(join_error(store.member(1, 3)).text(), "2 have come, who say 2"));
+  CHECK(contains(join_error(store.member(1, 3)).text(), "a communicator of 2 ranks is complete"));
   check_all_ok(as_ranks(2, [&](int rank) { return three_rounds(*members[static_cast<size_t>(rank)], 0); }));
 }
 
