@@ -132,7 +132,8 @@ Status Handshake::receive(ByteView bytes, size_t* consumed, Bytes* out) {
                   pending_.begin() + static_cast<ptrdiff_t>(std::min(pending_.size(), kMagic.size())),
                   kMagic.begin())) {
     return Status::error(Code::kAuth,
-                         "the other side does not speak Weft's protocol: another program uses this address");
+                         cat("the other side does not speak Weft's protocol: another program ",
+                             role_ == Role::kClient ? "listens at" : "connects to", " this address"));
   }
   if (pending_.size() < wanted) return {};
   return stage_ == Stage::kHello ? take_hello(out) : take_proof(out);
