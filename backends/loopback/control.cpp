@@ -35,8 +35,11 @@ class LoopbackControl final : public Control {
   ~LoopbackControl() override {
     stop();
     if (depart()) {
-      const auto why = Status::error(Code::kPeerFailed, cat("rank ", rank_, " went without a farewell"),
-                                     Evidence::kConnection);
+      const auto why = Status::error(
+          Code::kPeerFailed,
+          cat("rank ", rank_,
+              " closed its control channel without a goodbye: it has not destroyed its communicator"),
+          Evidence::kConnection);
       hub_->tell_all(rank_, {ControlHub::Event::Kind::kLost, rank_, {}, why.with_ranks({rank_}), 0});
     }
   }

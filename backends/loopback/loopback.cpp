@@ -41,7 +41,8 @@ Status exchange_handles(const BackendArgs& args, const Handle* lent, Handle* fab
     uintptr_t given = 0;
     if (!decode(all[r], &theirs, &given) || theirs != me) {
       verdict = Status::error(Code::kUnavailable, cat("loopback is for ranks of one process; rank ", r,
-                                                      " is in another one than rank ", exchange.rank()));
+                                                      " is in another process than rank ", exchange.rank(),
+                                                      ": choose another backend"));
       break;
     }
     if (r == 0) address = given;

@@ -130,10 +130,12 @@ bool LoopbackTransport::advance_receive(Posted& receive) {
   });
   if (it == box.messages.end()) {
     if (receive.copied == 0) return false;
-    retire(receive, Status::error(Code::kPeerFailed,
-                                  cat("rank ", receive.peer, " took back a message that was being received"),
-                                  Evidence::kConnection)
-                        .with_ranks({receive.peer}));
+    retire(receive,
+           Status::error(Code::kPeerFailed,
+                         cat("rank ", receive.peer, " cancelled a message after this rank had received ",
+                             receive.copied, " bytes of it"),
+                         Evidence::kConnection)
+               .with_ranks({receive.peer}));
     return true;
   }
   if (accept(receive, *it)) remove(box, it);
@@ -143,8 +145,9 @@ bool LoopbackTransport::advance_receive(Posted& receive) {
 bool LoopbackTransport::accept(Posted& receive, Envelope& envelope) {
   Status status;
   if (envelope.size > receive.capacity) {
-    status = Status::error(Code::kMismatch, cat("rank ", receive.peer, " sent ", bytes_text(envelope.size),
-                                                " where ", bytes_text(receive.capacity), " are expected"));
+    status = Status::error(Code::kMismatch, cat("rank ", receive.peer, " sent a message of ", envelope.size,
+                                                " bytes, expected at most ", receive.capacity,
+                                                ": the ranks called with different sizes"));
   } else if (envelope.size > 0) {
     const std::byte* const from = envelope.data != nullptr ? envelope.data : envelope.eager.data();
     const uint64_t piece = std::min(kPieceBytes, envelope.size - receive.copied);
@@ -174,7 +177,11 @@ void LoopbackTransport::cancel(Message* message) {
     if (it != box.messages.end()) remove(box, it);
   }
   // A partly received message stays with its sender, which learns of the failure in other ways.
-  retire(*posted, guarded([] { return Status::error(Code::kCancelled, "the message was taken back"); }));
+  retire(*posted, guarded([&] {
+    return Status::error(Code::kCancelled,
+                         cat(posted->is_send ? "the send to rank " : "the receive from rank ", posted->peer,
+                             " was cancelled before it completed"));
+  }));
 }
 
 bool LoopbackTransport::peek(int peer, uint32_t lane, uint64_t slot, Descriptor* descriptor) {

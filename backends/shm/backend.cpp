@@ -31,9 +31,9 @@ class ShmCollectives final : public Collectives {
       return {};
     }
     if (key.id >= kLanes) {
-      return Status::error(
-          Code::kUnsupported,
-          cat("shm has room for ", kLanes - 1, " reducers at a time on one communicator: split it for more"));
+      return Status::error(Code::kUnsupported, cat("a communicator over shm can have ", kLanes - 1,
+                                                   " reducers at a time: destroy a reducer, or create a "
+                                                   "further communicator with weft_comm_split"));
     }
     *lane = std::make_unique<GroupLane>(group_, key.id);
     return {};
@@ -46,7 +46,9 @@ class ShmCollectives final : public Collectives {
   Status peer_memory(int rank, uint64_t place, uint64_t bytes, const std::byte** at) override {
     if (!group_->valid_claim(place, bytes, 1)) {
       return Status::error(Code::kPeerFailed,
-                           cat("rank ", group_->name(rank), " claims memory outside its segment"),
+                           cat("rank ", group_->name(rank), " published a buffer of ", bytes,
+                               " bytes at offset ", place, ", expected offsets from ", group_->layout().arena,
+                               " to ", group_->layout().total),
                            Evidence::kDescriptor)
           .with_ranks({group_->name(rank)});
     }
@@ -82,7 +84,8 @@ class ShmCollectives final : public Collectives {
 Status probe(const Libraries&, std::string* detail) {
   const Fd fd(::memfd_create("weft-probe", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) {
-    return Status::error(Code::kUnavailable, cat("because memfd_create failed: ", std::strerror(errno)));
+    return Status::error(Code::kUnavailable,
+                         cat("shm cannot create shared memory: memfd_create failed: ", std::strerror(errno)));
   }
   *detail = "memory shared by the ranks of this host";
   return {};
@@ -90,7 +93,8 @@ Status probe(const Libraries&, std::string* detail) {
 
 Status make_collectives(const BackendArgs& args, std::unique_ptr<Collectives>* collectives) {
   if (args.exchange.size() > kMostRanks) {
-    return Status::error(Code::kUnavailable, cat("because shm serves at most ", kMostRanks, " ranks"));
+    return Status::error(Code::kUnavailable, cat("shm supports at most ", kMostRanks,
+                                                 " ranks, and the communicator has ", args.exchange.size()));
   }
   std::shared_ptr<Group> group;
   WEFT_TRY(Group::make(args, &group));

@@ -96,7 +96,10 @@ class Founding {
     for (int r = 0; r < size_; r++) {
       Introduction& theirs = ranks[static_cast<size_t>(r)];
       if (!decode(all[static_cast<size_t>(r)], &theirs)) {
-        return Status::error(Code::kVersion, cat("rank ", name(r), " has another version of the shm backend"))
+        return Status::error(Code::kVersion,
+                             cat("rank ", name(r), " sent ", all[static_cast<size_t>(r)].size(),
+                                 " bytes of shared-memory setup data that this rank cannot read: run the "
+                                 "same version of Weft on all ranks"))
             .with_ranks({name(r)});
       }
       nodes.push_back(theirs.node);
@@ -150,7 +153,11 @@ class Founding {
     for (int r = 0; r < size_; r++) {
       Introduced theirs;
       if (!decode(all[static_cast<size_t>(r)], &theirs))
-        return Status::error(Code::kPeerFailed, "a malformed introduction").with_ranks({name(r)});
+        return Status::error(Code::kPeerFailed,
+                             cat("rank ", name(r), " sent malformed data about its shared-memory segment (",
+                                 all[static_cast<size_t>(r)].size(),
+                                 " bytes): run the same version of Weft on all ranks"))
+            .with_ranks({name(r)});
       nonce_addresses_.push_back(theirs.nonce_address);
       nonces_.push_back(theirs.nonce);
       peer(r).remote_base = theirs.base;
@@ -164,13 +171,17 @@ class Founding {
   Status share(int r, uint64_t mapping, uint64_t nonce) {
     uint64_t found = 0;
     if (!read_checked(nonce_addresses_.back(), &found) || found != nonce) {
-      return Status::error(Code::kPeerFailed,
-                           cat("rank ", name(r), " claims to be in this process and is not"));
+      return Status::error(
+          Code::kPeerFailed,
+          cat("rank ", name(r), " reports that it is a thread of this process, but its segment identifier ",
+              nonce, " is not at the address that it sent (", nonce_addresses_.back(), ")"));
     }
     auto* const shared = reinterpret_cast<Mapping*>(mapping);
     if (reinterpret_cast<uint64_t>(shared->nonce_address()) != nonce_addresses_.back()) {
-      return Status::error(Code::kPeerFailed,
-                           cat("rank ", name(r), " claims to be in this process and is not"));
+      return Status::error(
+          Code::kPeerFailed,
+          cat("rank ", name(r), " reports that it is a thread of this process, but its segment identifier ",
+              nonce, " is not at the address that it sent (", nonce_addresses_.back(), ")"));
     }
     peer(r).mapping = shared;
     peer(r).base = shared->base();
@@ -188,8 +199,10 @@ class Founding {
         WEFT_TRY(args_.exchange.check());
         continue;
       }
-      return Status::error(status.code(), cat("rank ", name(r), " did not give its memory"),
-                           status.info().evidence);
+      return Status::error(
+          status.code(),
+          cat("rank ", name(r), " did not send the descriptor of its shared-memory segment: ", status.text()),
+          status.info().evidence);
     }
   }
 
@@ -200,7 +213,8 @@ class Founding {
     // before a shrink.
     const uint64_t place = reinterpret_cast<uintptr_t>(peer(rank_).base) +
                            (static_cast<uint64_t>(r) - static_cast<uint64_t>(rank_)) * kApart;
-    WEFT_TRY(Mapping::attach(std::move(fd), group_->layout_, nonce, place, &peer(r).mapping));
+    WEFT_TRY(Mapping::attach(std::move(fd), group_->layout_, nonce, place, &peer(r).mapping)
+                 .with_prefix(cat("shared-memory segment of rank ", name(r), ": ")));
     peer(r).base = peer(r).mapping->base();
     peer(r).arena_base = peer(r).mapping->arena_base();
     return {};
@@ -381,7 +395,8 @@ class Founding {
       if (r == rank_) return mine;
       // A rank that lost a peer may retry without it (shrink); then all ranks do.
       const Code code = theirs.status.code() == Code::kPeerFailed ? Code::kPeerFailed : Code::kUnavailable;
-      const std::string& text = whole ? theirs.status.text() : "a malformed result";
+      const std::string& text =
+          whole ? theirs.status.text() : "its result of the shared-memory setup is malformed";
       return Status::error(code, cat("rank ", name(r), ": ", text), Evidence::kReport).with_ranks({name(r)});
     }
     return {};
@@ -405,7 +420,9 @@ class Founding {
 Status Group::make(const BackendArgs& args, std::shared_ptr<Group>* group) {
   bool all = false;
   WEFT_TRY(all_local(args, &all));
-  if (!all) return Status::error(Code::kUnavailable, "because not all ranks share this host's memory");
+  if (!all)
+    return Status::error(Code::kUnavailable,
+                         "not all ranks share this host's memory; between hosts use shm+ucx or shm+mpi");
   return Founding(args).run(group);
 }
 

@@ -81,10 +81,11 @@ Status check_memory(const std::vector<Introduction>& ranks) {
     available = std::min(available, rank.available_bytes);
   }
   if (needed <= available) return {};
-  return Status::error(Code::kNoMemory,
-                       cat("what is allocated needs ", bytes_text(needed),
-                           " once more until the old communicator is destroyed, and the machine has ",
-                           bytes_text(available), " left"));
+  return Status::error(
+      Code::kNoMemory,
+      cat("the arenas' allocated ", bytes_text(needed),
+          " are needed a second time until the old communicator is destroyed, and the host has only ",
+          bytes_text(available), " left: free arena memory first"));
 }
 
 }  // namespace weft::shm

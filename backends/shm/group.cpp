@@ -14,16 +14,18 @@ Status SegmentArena::allocate(uint64_t size, std::byte** memory) {
   const std::lock_guard lock(mutex_);
   uint64_t offset = 0;
   if (size > size_ || !extents_.allocate(size, &offset)) {
-    return Status::error(Code::kNoMemory, cat("cannot allocate ", bytes_text(size), ": the arena's limit is ",
-                                              bytes_text(size_), " and ", bytes_text(extents_.high_water()),
-                                              " of it are in use"));
+    return Status::error(
+        Code::kNoMemory,
+        cat("cannot allocate ", bytes_text(size), " in the arena: no free range of its ", bytes_text(size_),
+            " is large enough; free arena memory or raise weft_comm_options.arena_limit_bytes"));
   }
   const uint64_t used = populated_.load(std::memory_order_relaxed);
   const uint64_t fresh = offset + size > used ? offset + size - std::max(offset, used) : 0;
   Status status;
   if (fresh > 0 && fresh > available_memory()) {
-    status = Status::error(Code::kNoMemory, cat("cannot allocate ", bytes_text(size), ": the machine has ",
-                                                bytes_text(available_memory()), " left"));
+    status = Status::error(Code::kNoMemory, cat("cannot allocate ", bytes_text(size),
+                                                " in the arena: the host or the container has only ",
+                                                bytes_text(available_memory()), " of memory left"));
   }
   if (status.ok() && fresh > 0) status = populate(base_ + offset + size - fresh, fresh);
   if (!status.ok()) {
@@ -40,7 +42,9 @@ Status SegmentArena::allocate(uint64_t size, std::byte** memory) {
 Status SegmentArena::free(std::byte* memory) {
   const bool inside = memory >= base_ && memory < base_ + size_;
   if (!inside || extents_.free(static_cast<uint64_t>(memory - base_)) == 0) {
-    return Status::error(Code::kArg, "not a pointer from this communicator's arena");
+    return Status::error(
+        Code::kArg,
+        "the pointer is not the start of a buffer that was allocated from this communicator's arena");
   }
   return {};
 }
@@ -78,8 +82,9 @@ Status Group::read_private(int rank, uint64_t address, std::byte* to, uint64_t b
     const ssize_t got = ::process_vm_readv(static_cast<pid_t>(peer(rank).pid), &local, 1, &remote, 1, 0);
     if (got <= 0) {
       return Status::error(Code::kPeerFailed,
-                           cat("cannot read the memory of rank ", name(rank), ": ",
-                               got == 0 ? "end of file" : std::strerror(errno)),
+                           cat("cannot read ", bytes, " bytes of the memory of rank ", name(rank),
+                               " (process ", peer(rank).pid,
+                               "): ", got == 0 ? "process_vm_readv returned 0 bytes" : std::strerror(errno)),
                            errno == ESRCH ? Evidence::kProcess : Evidence::kLocal)
           .with_ranks({name(rank)});
     }

@@ -50,7 +50,9 @@ bool GroupTrial::populate_arena() {
 Status GroupTrial::run(Route route, uint64_t bytes, uint64_t* slowest_ns, uint64_t* elapsed_ns) {
   const bool levels = route == Route::kOneLevel || route == Route::kTwoLevel;
   if (levels ? !populate_arena() : memory_ == nullptr) {
-    return give_up(Status::error(Code::kNoMemory, cat("no ", bytes_text(levels ? level_bytes_ : bytes_))));
+    return give_up(Status::error(
+        Code::kNoMemory,
+        cat("cannot allocate ", bytes_text(levels ? level_bytes_ : bytes_), " for the measurement")));
   }
   std::byte* const memory = levels ? arena_ : memory_;
   CollectiveArgs args;
@@ -110,11 +112,13 @@ Status GroupTrial::look(uint64_t* next_ns) {
   for (int r = 0; r < group_->size(); r++) {
     const LaneBlock& theirs = group_->at<LaneBlock>(r, group_->layout().lane(0));
     if (theirs.sealed.value.load(std::memory_order_acquire) == 0) continue;
-    return give_up(Status::error(Code::kCancelled, cat("rank ", group_->name(r), " gave up")));
+    return give_up(
+        Status::error(Code::kCancelled, cat("rank ", group_->name(r), " stopped the measurement")));
   }
   if (args_.deadline.expired(args_.clock)) {
     const std::vector<int> missing = lane_.missing();
-    return give_up(Status::error(Code::kTimeout, cat("rank ", list_text(missing), " does not take part"))
+    return give_up(Status::error(Code::kTimeout,
+                                 cat("rank ", list_text(missing), " did not take part before the deadline"))
                        .with_ranks(missing));
   }
   const uint64_t now = args_.clock.now_ns();

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/text.h"
 #include "core/collectives.h"
 #include "core/device.h"
 #include "group.h"
@@ -78,7 +79,10 @@ Status take_range(const Group& group, const Operation& op, uint64_t offset, uint
       return {};
     }
     case Operation::Take::kEach:
-      if (dst == nullptr) return Status::error(Code::kInternal, "there is no room for what each rank sends");
+      if (dst == nullptr)
+        return Status::error(Code::kInternal,
+                             cat("internal: the operation has no buffer for the ", op.bytes,
+                                 " bytes that each rank sends; report this as a bug of Weft"));
       for (int r = 0; r < op.size; r++) {
         std::byte* const to = dst + static_cast<uint64_t>(r) * op.bytes;
         if (r != op.rank) {

@@ -82,8 +82,9 @@ bool ReceiveLane::move(uint64_t packet) {
   std::memcpy(&header, from, sizeof header);
   if (header.sequence != slot_ + 1) {
     finish(Status::error(Code::kPeerFailed,
-                         cat("operation ", told_, ": rank ", group_->name(peer_), " sent packet ",
-                             header.sequence, ", expected ", slot_ + 1, ": the shared memory is corrupt"),
+                         cat("operation ", told_, ": rank ", group_->name(peer_), " sent packet ", packet,
+                             " with message number ", header.sequence, ", expected ", slot_ + 1,
+                             ": the shared memory is corrupt"),
                          Evidence::kDescriptor)
                .with_ranks({group_->name(peer_)})
                .with_slot(told_));

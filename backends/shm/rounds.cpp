@@ -9,7 +9,9 @@ void GroupLane::begin(Path& path) {
   algorithm_ = path.name();
   Status status = path.begin(op_, &rounds_);
   if (status.ok() && rounds_.count > kMostRounds) {
-    status = Status::error(Code::kUnsupported, cat(bytes_text(op_.bytes), " are too many for one operation"));
+    status = Status::error(Code::kUnsupported, cat("an operation of ", bytes_text(op_.bytes), " needs ",
+                                                   rounds_.count, " rounds of shm, which has at most ",
+                                                   kMostRounds, ": split it into smaller operations"));
   }
   if (!status.ok()) return finish(status.with_slot(told_slot(op_.args, op_.slot)));
   path_ = &path;

@@ -121,7 +121,10 @@ ArenaMemory::~ArenaMemory() {
 
 Status ArenaMemory::back_anew(const Fd& fd, const Layout& layout, uint64_t used) {
   if (layout.arena_bytes != size_ || used > size_) {
-    return Status::error(Code::kInternal, "the arena of the new segment has another size");
+    return Status::error(
+        Code::kInternal,
+        cat("internal: the arena of the new segment has ", layout.arena_bytes, " bytes, and ", used,
+            " bytes of the old one of ", size_, " are allocated; report this as a bug of Weft"));
   }
   if (size_ == 0) return {};
   std::byte* fresh = nullptr;
@@ -173,14 +176,17 @@ Status Mapping::attach(Fd fd, const Layout& layout, uint64_t nonce, uint64_t pla
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);
   if (static_cast<uint64_t>(info.st_size) != layout.total || seals < 0 || (seals & kSeals) != kSeals) {
     return Status::error(Code::kPeerFailed,
-                         "the descriptor that came is not a sealed segment of this communicator");
+                         cat("the received file descriptor has ", info.st_size, " bytes and seals ", seals,
+                             ", expected ", layout.total, " bytes and seals ", kSeals));
   }
   std::byte* base = nullptr;
   WEFT_TRY(map(fd, 0, layout.total, place, &base));
   Status status = populate(base, layout.control_bytes());
   const Header* const header = std::launder(reinterpret_cast<const Header*>(base));
   if (status.ok() && (header->magic != kMagic || header->nonce != nonce)) {
-    status = Status::error(Code::kPeerFailed, "the segment that came is another one than was announced");
+    status = Status::error(Code::kPeerFailed,
+                           cat("its header has magic number ", header->magic, " and identifier ",
+                               header->nonce, ", expected ", kMagic, " and ", nonce));
   }
   if (!status.ok()) {
     ::munmap(base, layout.total);
@@ -231,7 +237,8 @@ Status populate(std::byte* from, uint64_t size) {
   if (result == 0) return {};
   if (errno != EINVAL) {
     return Status::error(Code::kNoMemory,
-                         cat("the machine cannot give ", bytes_text(size), " of shared memory"));
+                         cat("cannot get ", bytes_text(size), " of shared memory: ", std::strerror(errno),
+                             "; free memory or raise the container's memory limit"));
   }
   // Fallback for Linux before 5.14. Atomically adding zero keeps what another process may be writing.
   for (uint64_t at = 0; at < length; at += page) {

@@ -46,9 +46,10 @@ void FramedTransport::take(Posted& receive, const Header& header, ByteView data)
   if (eager) pay_back(peer, cost(header.size));
   if (header.size > receive.capacity) {
     // An offer gets no kGo, because the communicator is about to fail.
-    return retire(receive, Status::error(Code::kMismatch,
-                                         cat("rank ", peer.rank, " sent ", bytes_text(header.size), " where ",
-                                             bytes_text(receive.capacity), " are expected")));
+    return retire(receive,
+                  Status::error(Code::kMismatch, cat("rank ", peer.rank, " sent a message of ", header.size,
+                                                     " bytes, expected at most ", receive.capacity,
+                                                     ": the ranks called with different sizes")));
   }
   message.received_bytes = header.size;
   receive.going = true;
@@ -105,14 +106,20 @@ void FramedTransport::hear(ByteView bytes, ByteView data) {
   Peer* const peer = known ? &peers_[frame.from] : nullptr;
   if (peer == nullptr || peer->token_in == 0 || frame.token != peer->token_in) {
     if (!std::exchange(strangers_, true)) {
-      log_.warn(cat(name(), ": a message from outside of the communicator was thrown away"));
+      log_.warn(
+          cat(name(), ": discarded a frame of ", bytes.size() + data.size(),
+              " bytes without a valid token of a rank of this communicator; further ones are not logged"));
     }
     return;
   }
   peer->received++;
   const bool closed = !peer->connected && peer->broken;
   if (closed || arrived(*peer, frame, data)) return;
-  lose(*peer, Status::error(Code::kPeerFailed, cat("rank ", peer->rank, " broke the rules of ", name()),
+  lose(*peer, Status::error(Code::kPeerFailed,
+                            cat("rank ", peer->rank, " sent an invalid frame over ", name(), " (kind ",
+                                static_cast<uint32_t>(frame.kind), ", ", data.size(),
+                                " bytes of data): inconsistent length or offset, or more unreceived messages "
+                                "than flow control allows"),
                             Evidence::kConnection)
                   .with_ranks({peer->rank}));
 }

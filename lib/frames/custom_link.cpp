@@ -48,13 +48,14 @@ Status CustomLink::open(LinkEvents& events, Bytes* address) {
     return table_.open(table_.user_data, rank_, size_, &told_, &link_, address->data(), &size);
   });
   if (status != WEFT_OK) {
-    return Status::error(Code::kUnavailable, cat("because transport \"", table_.name,
-                                                 "\" does not open: ", weft_status_string(status)));
+    return Status::error(Code::kUnavailable, cat("transport \"", table_.name, "\": open failed with ",
+                                                 weft_status_string(status)));
   }
   open_ = true;
   if (size == 0 || size > address->size()) {
     return Status::error(Code::kUnavailable,
-                         cat("because transport \"", table_.name, "\" says an address of ", size, " bytes"));
+                         cat("transport \"", table_.name, "\": open returned an address of ", size,
+                             " bytes, allowed: 1 to ", address->size()));
   }
   address->resize(size);
   return {};
@@ -68,16 +69,17 @@ Status CustomLink::connect(int peer, ByteView address, LinkLimits* limits) {
   const weft_status status = inside(
       Inside::kConnect, [&] { return table_.connect(link_, peer, address.data(), address.size(), &said); });
   if (status != WEFT_OK) {
-    return Status::error(Code::kUnavailable,
-                         cat("because transport \"", table_.name, "\" does not reach rank ", peer, ": ",
-                             weft_status_string(status)))
+    return Status::error(Code::kUnavailable, cat("transport \"", table_.name, "\" does not reach rank ", peer,
+                                                 ": connect failed with ", weft_status_string(status)))
         .with_ranks({peer});
   }
   if (said.piece_bytes < kLeastPieceBytes || said.piece_bytes > kMostPieceBytes ||
       said.eager_bytes > kEagerBytes) {
-    return Status::error(Code::kUnavailable,
-                         cat("because transport \"", table_.name, "\" has limits out of range: pieces of ",
-                             said.piece_bytes, " bytes, eager up to ", said.eager_bytes));
+    return Status::error(
+        Code::kUnavailable,
+        cat("transport \"", table_.name, "\": connect returned limits out of range: piece_bytes is ",
+            said.piece_bytes, " (allowed: ", kLeastPieceBytes, " to ", kMostPieceBytes, "), eager_bytes is ",
+            said.eager_bytes, " (allowed: up to ", kEagerBytes, ")"));
   }
   *limits = {said.piece_bytes, said.eager_bytes};
   return {};
@@ -97,10 +99,12 @@ bool CustomLink::send(int peer, ByteView head, ByteView data, Lent& lent) {
   lent.busy = false;
   if (result == WEFT_TRANSPORT_SENT && known) return false;
   if (!known) {
-    misbehaved("completed a frame that it had not kept");
+    misbehaved("called sent for a frame and did not return WEFT_TRANSPORT_LENT from send");
     return true;  // events_->sent() has completed the frame
   }
-  if (result != WEFT_TRANSPORT_LOST) misbehaved(cat("answered ", result, " to send"));
+  if (result != WEFT_TRANSPORT_LOST)
+    misbehaved(cat("returned ", result,
+                   " from send, expected WEFT_TRANSPORT_SENT, WEFT_TRANSPORT_LENT or WEFT_TRANSPORT_LOST"));
   events_->lost(peer, lost_status(peer, nullptr));
   return false;
 }
@@ -179,10 +183,12 @@ void CustomLink::misbehaved(const std::string& how) {
 // must not access the link. An event at the wrong time loses all peers.
 bool CustomLink::may_call_back(bool allowed, const char* what) {
   if (std::this_thread::get_id() != thread_) {
-    log_.error(cat("transport \"", table_.name, "\" called ", what, " on a thread of its own: ignored"));
+    log_.error(cat("transport \"", table_.name, "\" called ", what,
+                   " on a thread that Weft did not call it on: the call is ignored"));
     return false;
   }
-  if (!allowed) misbehaved(cat("called ", what, " at a time when it may not"));
+  if (!allowed)
+    misbehaved(cat("called ", what, " outside of the functions that may call it (see weft_transport.h)"));
   return allowed && !misbehaved_;
 }
 
@@ -198,7 +204,8 @@ void CustomLink::on_heard(void* self, const void* frame, uint64_t size) {
   auto& link = *static_cast<CustomLink*>(self);
   link.called_back([&] {
     if (!link.may_call_back(link.inside_ == Inside::kProgress, "heard")) return;
-    if (frame == nullptr && size > 0) return link.misbehaved("heard a frame at NULL");
+    if (frame == nullptr && size > 0)
+      return link.misbehaved(cat("called heard with frame NULL and size ", size));
     const ByteView bytes(static_cast<const std::byte*>(frame), size);
     const ByteView head = head_of(bytes);
     link.events_->heard(head, bytes.subspan(head.size()));
@@ -212,7 +219,8 @@ void CustomLink::on_sent(void* self, uint64_t token, weft_status status) {
                      link.inside_ == Inside::kClosePeer;
     if (std::this_thread::get_id() != link.thread_) return void(link.may_call_back(now, "sent"));
     Lent* const lent = link.take_back(token);
-    if (lent == nullptr) return link.misbehaved("completed a frame twice, or one that it was not given");
+    if (lent == nullptr)
+      return link.misbehaved("called sent twice for a frame, or with a token that send was not given");
     // Completes the frame even if the event is at the wrong time, because the table no longer reads its
     // memory.
     link.events_->sent(*lent, status == WEFT_OK ? Status() : link.lost_status(lent->peer, nullptr));
@@ -226,7 +234,8 @@ void CustomLink::on_lost(void* self, int32_t peer, const char* reason) {
     if (!link.may_call_back(link.inside_ == Inside::kSend || link.inside_ == Inside::kProgress, "lost"))
       return;
     if (peer < 0 || peer >= link.size_ || peer == link.rank_) {
-      return link.misbehaved(cat("lost rank ", peer, ", which there is not"));
+      return link.misbehaved(cat("called lost with peer ", peer, ", expected another rank than ", link.rank_,
+                                 " from 0 to ", link.size_ - 1));
     }
     link.events_->lost(peer, link.lost_status(peer, reason));
   });

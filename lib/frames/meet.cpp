@@ -30,7 +30,9 @@ Status make_card(FramedTransport& transport, int ranks, Card* card) {
   }
   WEFT_TRY(transport.open(&card->address));
   if (card->address.empty() || card->address.size() > kMostAddressBytes) {
-    return Status::error(Code::kUnavailable, cat("because the address has ", card->address.size(), " bytes"));
+    return Status::error(Code::kUnavailable,
+                         cat(transport.name(), " returned an address of ", card->address.size(),
+                             " bytes, allowed: 1 to ", kMostAddressBytes));
   }
   return {};
 }
@@ -84,7 +86,8 @@ Status await(FramedTransport& transport, const BackendArgs& args, bool Peer::* h
     args.clock.relax(round);
   }
   return Status::error(Code::kTimeout,
-                       cat("rank ", list_text(silent), " did not answer over ", transport.name()),
+                       cat("rank ", list_text(silent), " did not answer over ", transport.name(),
+                           " before the deadline: check that the hosts reach each other over that network"),
                        Evidence::kDeadline)
       .with_ranks(silent);
 }
@@ -118,7 +121,10 @@ Status meet(FramedTransport& transport, const BackendArgs& args, const std::vect
   WEFT_TRY(await(transport, args, &Peer::ready, [] { return Status(); }));
   for (uint32_t round = 0; !transport.settled(); round++) {
     if (args.deadline.expired(args.clock)) {
-      return Status::error(Code::kTimeout, cat(transport.name(), " does not send"), Evidence::kDeadline);
+      return Status::error(
+          Code::kTimeout,
+          cat(transport.name(), " did not send this rank's last setup frames before the deadline"),
+          Evidence::kDeadline);
     }
     WEFT_TRY(args.exchange.check());
     args.clock.relax(round);
@@ -144,7 +150,9 @@ Status meet_over(std::unique_ptr<Link> link, const BackendArgs& args, std::uniqu
   for (size_t r = 0; r < all.size(); r++) {
     const int name = args.exchange.name(static_cast<int>(r));
     if (!decode(all[r], size, &cards[r])) {
-      return Status::error(Code::kInternal, cat("rank ", name, " sent a malformed address"))
+      return Status::error(Code::kInternal,
+                           cat("rank ", name, " sent malformed handshake info (", all[r].size(),
+                               " bytes): run the same version of Weft on all ranks"))
           .with_ranks({name});
     }
     if (!cards[r].problem.empty()) {

@@ -19,7 +19,8 @@ constexpr int64_t kDrainMs = 2000;
 
 // The status of messages that are cancelled.
 Status closed() noexcept {
-  return guarded([] { return Status::error(Code::kCancelled, "the message was taken back"); });
+  return guarded(
+      [] { return Status::error(Code::kCancelled, "the message was cancelled before it completed"); });
 }
 
 }  // namespace
@@ -192,7 +193,8 @@ void FramedTransport::drain(const Posted& send) {
   for (uint32_t round = 0; !stopped_ && send.in_flight > 0; round++) {
     if (!link_->progress()) clock_.relax(round);
     if (!deadline.expired(clock_)) continue;
-    log_.error(cat(name(), ": a message to rank ", send.peer->rank, " is not given back; all are stopped"));
+    log_.error(cat(name(), ": the link still uses a cancelled message to rank ", send.peer->rank, " after ",
+                   kDrainMs, " ms; all connections are closed"));
     for (Peer& peer : peers_) {
       peer.connected = false;
       lose(peer, closed());

@@ -220,11 +220,12 @@ TEST_CASE("a transport that breaks the rules fails the operation, by name, and n
     Vice vice;
     const char* said;
   };
-  for (const Case& c : {Case{Vice::kTwice, "twice"}, Case{Vice::kUnknownToken, "was not given"},
-                        Case{Vice::kBoth, "had not kept"}, Case{Vice::kStrangeAnswer, "answered 77"},
-                        Case{Vice::kLoses, "pulled the plug"}, Case{Vice::kLosesNobody, "which there is not"},
-                        Case{Vice::kSwallow, ""}, Case{Vice::kCut, ""}, Case{Vice::kRepeat, ""},
-                        Case{Vice::kKeeps, ""}, Case{Vice::kLate, ""}}) {
+  for (const Case& c :
+       {Case{Vice::kTwice, "twice"}, Case{Vice::kUnknownToken, "was not given"},
+        Case{Vice::kBoth, "did not return WEFT_TRANSPORT_LENT"},
+        Case{Vice::kStrangeAnswer, "returned 77 from send"}, Case{Vice::kLoses, "pulled the plug"},
+        Case{Vice::kLosesNobody, "called lost with peer"}, Case{Vice::kSwallow, ""}, Case{Vice::kCut, ""},
+        Case{Vice::kRepeat, ""}, Case{Vice::kKeeps, ""}, Case{Vice::kLate, ""}}) {
     Network network;
     network.vice = c.vice;
     std::atomic<int> wrong{0}, good{0};
@@ -263,13 +264,13 @@ TEST_CASE("a transport that fails to open, reach its peers or report its address
     const char* said;
   };
   const std::vector<Case> cases = {
-      {[](Network& n) { n.opens = WEFT_ERR_SYSTEM; }, "does not open"},
+      {[](Network& n) { n.opens = WEFT_ERR_SYSTEM; }, "open failed with"},
       {[](Network& n) { n.connects = WEFT_ERR_PEER_FAILED; }, "does not reach rank"},
       {[](Network& n) { n.address_bytes = 0; }, "address of 0 bytes"},
       {[](Network& n) { n.address_bytes = WEFT_TRANSPORT_ADDRESS + 1; }, "address of 65537 bytes"},
       {[](Network& n) { n.piece_bytes = 0; }, "limits out of range"},
       {[](Network& n) { n.piece_bytes = UINT64_MAX; }, "limits out of range"},
-      {[](Network& n) { n.vice = Vice::kEarly; }, "when it may not"},
+      {[](Network& n) { n.vice = Vice::kEarly; }, "outside of the functions that may call it"},
   };
   for (const Case& c : cases) {
     Network network;
