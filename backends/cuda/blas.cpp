@@ -76,7 +76,8 @@ Status Blas::multiply(int device, DeviceStream stream, const LowRankArgs& args) 
   WEFT_TRY(probe());
   constexpr uint64_t kMost = std::numeric_limits<int>::max();
   if (args.rows > kMost || args.columns > kMost || args.rank > kMost)
-    return Status::error(Code::kUnsupported, cat("cuBLAS: a matrix of ", args.rows, " x ", args.columns));
+    return Status::error(Code::kUnsupported, cat("cuBLAS: a matrix of ", args.rows, " x ", args.columns,
+                                                 " with rank ", args.rank, ": each may be at most ", kMost));
   const std::lock_guard lock(mutex_);
   Handle handle = nullptr;
   WEFT_TRY(handle_of(device, &handle));

@@ -18,7 +18,7 @@ class Blas {
   Blas(const Blas&) = delete;
   Blas& operator=(const Blas&) = delete;
 
-  // Returns kUnavailable with "because ..." if there is no cuBLAS.
+  // Returns kUnavailable with the reason if there is no cuBLAS.
   Status probe();
   // Computes left = matrix * right, or right = transposed matrix * left, for each member of the batch.
   // `device` is the current device. offsets are read before the call returns. The first call on a device

@@ -17,7 +17,8 @@ uint64_t shares(uint64_t count, uint64_t share) {
 
 Status check_block(uint32_t block) {
   if (block > 0 && block % 16 == 0) return {};
-  return Status::error(Code::kArg, cat("blocks of ", block, " values: a multiple of 16 is needed"));
+  return Status::error(Code::kArg, cat("a block of quantized gradients has ", block,
+                                       " values, expected a positive multiple of 16"));
 }
 
 }  // namespace
@@ -77,11 +78,12 @@ template <class Args>
 Status Kernels::launch(Name kernel, DeviceStream stream, uint64_t blocks, Args args) {
   if (blocks == 0) return {};
   if (blocks > static_cast<uint64_t>(std::numeric_limits<int32_t>::max()))
-    return Status::error(Code::kArg, cat("a launch of ", blocks, " blocks"));
+    return Status::error(Code::kArg, cat("a CUDA kernel needs ", blocks, " thread blocks, allowed: up to ",
+                                         std::numeric_limits<int32_t>::max(), "; pass fewer values"));
   WEFT_TRY(load());
   void* parameters[] = {&args};
   // Since CUDA 12 a CUkernel may be passed as a CUfunction.
-  return check("a launch",
+  return check("cuLaunchKernel",
                library_.call.cuLaunchKernel(reinterpret_cast<CUfunction>(kernels_[kernel]),
                                             static_cast<unsigned>(blocks), 1, 1, kKernelThreads, 1, 1, 0,
                                             static_cast<CUstream>(stream), parameters, nullptr));
@@ -91,7 +93,9 @@ Status Kernels::copy_pieces(DeviceStream stream, const CopyPiecesArgs& args) {
   const auto src = static_cast<Dtype>(args.src_dtype);
   const auto dst = static_cast<Dtype>(args.dst_dtype);
   if (!valid(src) || !valid(dst) || (src != dst && !(is_float(src) && is_float(dst))))
-    return Status::error(Code::kArg, cat("a copy from ", name(src), " to ", name(dst)));
+    return Status::error(Code::kArg,
+                         cat("cannot copy ", name(src), " values to ", name(dst),
+                             " on a CUDA device: the dtypes must be equal, or both floating-point"));
   return launch(kCopyPieces, stream, args.piece_count, args);
 }
 
@@ -100,14 +104,18 @@ Status Kernels::accumulate_pieces(DeviceStream stream, const CopyPiecesArgs& arg
   const auto dst = static_cast<Dtype>(args.dst_dtype);
   const auto narrow = [](Dtype dtype) { return is_float(dtype) && dtype != Dtype::kF64; };
   if (!valid(src) || !valid(dst) || (src != dst && !(narrow(src) && narrow(dst))))
-    return Status::error(Code::kArg, cat("adding ", name(src), " to ", name(dst)));
+    return Status::error(
+        Code::kArg, cat("cannot add ", name(src), " values to ", name(dst),
+                        " on a CUDA device: the dtypes must be equal, or both floating-point and not f64"));
   return launch(kAccumulatePieces, stream, args.piece_count, args);
 }
 
 Status Kernels::fold(DeviceStream stream, const FoldKernelArgs& args) {
   if (args.input_count < 1 || args.input_count > FoldKernelArgs::kMost || args.output_count < 1 ||
       args.output_count > FoldKernelArgs::kMost) {
-    return Status::error(Code::kArg, cat("a fold of ", args.input_count, " into ", args.output_count));
+    return Status::error(Code::kArg,
+                         cat("cannot reduce ", args.input_count, " inputs to ", args.output_count,
+                             " outputs on a CUDA device, allowed: 1 to ", FoldKernelArgs::kMost, " of each"));
   }
   WEFT_TRY(check_reduction(static_cast<ReduceOp>(args.op), static_cast<Dtype>(args.dtype)));
   return launch(kFold, stream, shares(args.count, kFoldElementsPerBlock), args);
@@ -125,14 +133,16 @@ Status Kernels::dequantize(DeviceStream stream, const DequantizeArgs& args) {
 
 Status Kernels::squares(DeviceStream stream, const SquaresKernelArgs& args) {
   if (!is_float(static_cast<Dtype>(args.dtype)))
-    return Status::error(Code::kArg, cat("squares of ", name(static_cast<Dtype>(args.dtype))));
+    return Status::error(Code::kArg, cat("cannot sum squares of ", name(static_cast<Dtype>(args.dtype)),
+                                         " values on a CUDA device: a floating-point dtype is needed"));
   WEFT_TRY(launch(kSquares, stream, shares(shares(args.count, kSquaresStretch), kKernelGroups), args));
   return launch(kSquaresTotal, stream, 1, args);
 }
 
 Status Kernels::low_rank(DeviceStream stream, const LowRankArgs& args) {
   if (args.rows == 0 || args.columns == 0 || args.rank == 0)
-    return Status::error(Code::kArg, "an empty matrix");
+    return Status::error(Code::kArg, cat("a low-rank product has ", args.rows, " rows, ", args.columns,
+                                         " columns and rank ", args.rank, ", expected at least 1 of each"));
   return launch(kLowRank, stream, low_rank_blocks(args), args);
 }
 
@@ -142,8 +152,9 @@ Status Kernels::orthonormalize(DeviceStream stream, const OrthonormalArgs& args)
 
 Status Kernels::select(DeviceStream stream, const SelectArgs& args) {
   if (args.count >= kNoPlace || args.take > args.count || args.take > args.room) {
-    return Status::error(Code::kArg, cat("a selection of ", args.take, " of ", args.count,
-                                         " values, with room for ", args.room));
+    return Status::error(
+        Code::kArg, cat("cannot select ", args.take, " of ", args.count, " values with room for ", args.room,
+                        ", allowed: up to the values and the room, and less than ", kNoPlace, " values"));
   }
   for (int i = 0; i < kSelectPasses; i++) {
     const auto pass = static_cast<SelectPass>(i);

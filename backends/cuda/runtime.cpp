@@ -106,7 +106,8 @@ Status Runtime::check_stream(int device, DeviceStream stream) {
   WEFT_TRY(check("the stream", cuda_.call.cuStreamIsCapturing(native(stream), &capture)));
   if (capture != CU_STREAM_CAPTURE_STATUS_NONE) {
     return Status::error(Code::kUnsupported,
-                         "the stream is being captured into a graph, which a host's transfers cannot be");
+                         "the stream is being captured into a graph, which cannot contain this operation's "
+                         "transfers through the host: end the capture first");
   }
   return check_device(device, stream);
 }
@@ -117,11 +118,13 @@ Status Runtime::check_captured(int device, DeviceStream stream) {
   WEFT_TRY(check("the stream", cuda_.call.cuStreamIsCapturing(native(stream), &capture)));
   if (capture == CU_STREAM_CAPTURE_STATUS_NONE) {
     return Status::error(Code::kState,
-                         "the stream is not being captured into a graph, as the step is: begin the capture "
+                         "the step is being captured into a graph, but this stream is not: begin the capture "
                          "first, and let the stream join it by an event");
   }
   if (capture != CU_STREAM_CAPTURE_STATUS_ACTIVE) {
-    return Status::error(Code::kState, "the stream's capture was spoilt by an earlier error: end it");
+    return Status::error(
+        Code::kState,
+        "an earlier error invalidated the stream's capture: end the capture and begin it again");
   }
   return check_device(device, stream);
 }
@@ -134,7 +137,7 @@ Status Runtime::check_device(int device, DeviceStream stream) {
   WEFT_TRY(check("the stream's device", cuda_.call.stream_get_device(native(stream), &own)));
   if (own == device) return {};
   return Status::error(Code::kArg,
-                       cat("weft_stream.device is ", device, ", but the stream is one of device ", own));
+                       cat("weft_stream.device is ", device, ", but the stream belongs to device ", own));
 }
 
 bool Runtime::own_of_thread(DeviceStream stream) const {

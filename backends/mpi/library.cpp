@@ -78,7 +78,7 @@ void end() {
 }
 
 Status unavailable(const std::string& why) {
-  return Status::error(Code::kUnavailable, "because " + why);
+  return Status::error(Code::kUnavailable, why);
 }
 
 std::string level_name(int level) {
@@ -147,7 +147,7 @@ Status begin(int size, bool progress_thread, Callers* callers) {
     }
     show_to_components();
     const int error = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level);
-    if (error != MPI_SUCCESS) return unavailable("MPI_Init_thread fails");
+    if (error != MPI_SUCCESS) return unavailable("MPI_Init_thread failed with " + words(error));
     std::atexit(end);
   }
   int error = MPI_Query_thread(&level);

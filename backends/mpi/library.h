@@ -17,7 +17,7 @@ namespace weft::mpi {
 // module was built for.
 std::string version();
 
-// Returns kUnavailable with "because ..." unless the library is the right one and MPI is initialised, or Weft
+// Returns kUnavailable with the reason unless the library is the right one and MPI is initialised, or Weft
 // may initialise it. Weft may do so only if it has loaded the library itself. A program that has loaded MPI
 // initialises it itself, at any time.
 Status usable();
@@ -39,7 +39,7 @@ class LongCall {
   LongCall& operator=(const LongCall&) = delete;
 };
 
-// Returns kUnavailable with the text "because <what>: <MPI's text for the error>".
+// Returns kUnavailable with the text "<what>: <MPI's text for the error>".
 Status failed(const std::string& what, int error);
 // Returns MPI's text for the error code.
 std::string words(int error);

@@ -77,10 +77,10 @@ Status MpiLink::open(frames::LinkEvents& events, Bytes* address) {
   MPI_Comm_rank(MPI_COMM_WORLD, &mine.world_rank);
   MPI_Comm_size(MPI_COMM_WORLD, &mine.world_size);
   if (mine.world_size < size_) {
-    return Status::error(
-        Code::kUnavailable,
-        cat("because MPI_COMM_WORLD has ", mine.world_size, mine.world_size == 1 ? " rank" : " ranks",
-            ", and the communicator ", size_, ": start the ranks together, with the mpirun of ", version()));
+    return Status::error(Code::kUnavailable,
+                         cat("MPI_COMM_WORLD has ", mine.world_size,
+                             mine.world_size == 1 ? " rank" : " ranks", ", and the communicator has ", size_,
+                             ": start the ranks together, with the mpirun of ", version()));
   }
   mine.tag = static_cast<int32_t>(clock_.now_ns() % kLeastTagBound);
   const ByteView bytes = std::as_bytes(std::span(&mine, 1));
@@ -99,7 +99,7 @@ Status MpiLink::join(const std::vector<ByteView>& addresses) {
     if (!parse(addresses[r], &theirs) || theirs.world_size != world_size ||
         !seen.insert(theirs.world_rank).second) {
       return Status::error(Code::kUnavailable,
-                           cat("because rank ", r, " is not of the same MPI job as the others"))
+                           cat("rank ", r, " is not in this rank's MPI job: start all ranks with one mpirun"))
           .with_ranks({static_cast<int>(r)});
     }
     world_ranks.push_back(theirs.world_rank);
@@ -299,8 +299,8 @@ bool MpiLink::receive() {
       error = post_receive(next_receive_);
     }
     if (error != MPI_SUCCESS) {
-      lose_all(
-          Status::error(Code::kPeerFailed, cat("MPI receives no more: ", words(error)), Evidence::kLocal));
+      lose_all(Status::error(Code::kPeerFailed, cat("MPI cannot receive any more: ", words(error)),
+                             Evidence::kLocal));
       break;
     }
     next_receive_ = (next_receive_ + 1) % kReceives;
@@ -315,7 +315,8 @@ bool MpiLink::reclaim() {
       MPI_Testsome(static_cast<int>(kSends), sends_.data(), &count, completed_.data(), statuses_.data());
   const bool single = error != MPI_SUCCESS && class_of(error) == MPI_ERR_IN_STATUS;
   if (error != MPI_SUCCESS && !single) {
-    lose_all(Status::error(Code::kPeerFailed, cat("MPI sends no more: ", words(error)), Evidence::kLocal));
+    lose_all(
+        Status::error(Code::kPeerFailed, cat("MPI cannot send any more: ", words(error)), Evidence::kLocal));
     return true;
   }
   if (count == MPI_UNDEFINED) count = 0;

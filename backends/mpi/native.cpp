@@ -139,7 +139,7 @@ Status Natives::start(uint32_t lane, size_t place, const CollectiveArgs& part) {
   if (!may_call_()) return finalised();
   Line& line = lines_[lane];
   const int error = call(line, part, &line.parts[place]);
-  return error == MPI_SUCCESS ? Status() : failed(cat("MPI's own ", weft::name(part.coll)), error);
+  return error == MPI_SUCCESS ? Status() : failed(cat("the MPI library's ", weft::name(part.coll)), error);
 }
 
 Status Natives::test(uint32_t lane, size_t place, bool* done) {
@@ -148,7 +148,7 @@ Status Natives::test(uint32_t lane, size_t place, bool* done) {
   int complete = 0;
   const int error = MPI_Test(&lines_[lane].parts[place], &complete, MPI_STATUS_IGNORE);
   *done = complete != 0;
-  return error == MPI_SUCCESS ? Status() : failed("MPI's own collective", error);
+  return error == MPI_SUCCESS ? Status() : failed("the MPI library's collective", error);
 }
 
 // Begins a barrier after an operation. An operation is complete for a rank when MPI has its data, but the

@@ -105,7 +105,7 @@ class Calls {
     if (!scales_inputs(args_) || args_.coll == Coll::kAllReduce)
       return c_.check(name(args_.coll), reduce_by(op_of(args_.op), src));
     uint16_t factor = as_f16(c_, scale_of(args_));
-    WEFT_TRY(c_.check("an operation that scales",
+    WEFT_TRY(c_.check("ncclRedOpCreatePreMulSum",
                       nccl_.ncclRedOpCreatePreMulSum(&work.own, &factor, ncclFloat16, ncclScalarHostImmediate,
                                                      c_.native())));
     return c_.check(name(args_.coll), reduce_by(work.own, src));
@@ -155,7 +155,7 @@ class Calls {
     const bool rooted = args_.coll != Coll::kAllToAll;
     const bool gives = args_.coll != Coll::kScatter || gives_all;
     const bool takes = args_.coll != Coll::kGather || takes_all;
-    WEFT_TRY(c_.check("a group", nccl_.ncclGroupStart()));
+    WEFT_TRY(c_.check("ncclGroupStart", nccl_.ncclGroupStart()));
     ncclResult_t result = ncclSuccess;
     const auto keep = [&](ncclResult_t next) {
       if (result == ncclSuccess || result == ncclInProgress) result = next;
@@ -216,8 +216,7 @@ Status launch(Communicator& communicator, const CollectiveArgs& args, Workspace&
 Status launch_rest(Communicator& communicator, const CollectiveArgs& args, Workspace& work) {
   if (const ncclRedOp_t own = std::exchange(work.own, ncclNumOps); own != ncclNumOps) {
     const Library& library = communicator.nccl();
-    WEFT_TRY(
-        communicator.check("an operation that scales", library.ncclRedOpDestroy(own, communicator.native())));
+    WEFT_TRY(communicator.check("ncclRedOpDestroy", library.ncclRedOpDestroy(own, communicator.native())));
   }
   const bool holds = args.coll != Coll::kReduce || communicator.rank() == args.peer;
   if (!holds || scale_of(args) == 1.0 || scales_inputs(args)) return {};

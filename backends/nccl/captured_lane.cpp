@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "base/text.h"
 #include "calls.h"
 
 namespace weft::nccl {
@@ -24,7 +25,8 @@ Status CapturedLane::identify(Bytes* id) {
 Status CapturedLane::connect(ByteView id) {
   ncclUniqueId told{};
   if (id.size() != sizeof told.internal)
-    return Status::error(Code::kInternal, "rank 0 sent no identifier of NCCL's");
+    return Status::error(Code::kInternal, cat("rank 0 sent ", id.size(), " bytes as ncclUniqueId, expected ",
+                                              sizeof told.internal));
   std::memcpy(told.internal, id.data(), sizeof told.internal);
   return communicator_->connect(told);
 }
@@ -56,7 +58,8 @@ Status CapturedLane::capture(const CollectiveArgs& args, std::byte* table, Deadl
   const auto go_on = [&](uint32_t round) -> Status {
     WEFT_TRY(communicator_->failure());
     if (deadline.expired(clock)) {
-      return Status::error(Code::kTimeout, "NCCL does not put its operation into the graph",
+      return Status::error(Code::kTimeout,
+                           "NCCL did not add its operation to the captured graph before the deadline",
                            Evidence::kDeadline);
     }
     clock.relax(round);

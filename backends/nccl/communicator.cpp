@@ -19,7 +19,8 @@ constexpr int64_t kCallMs = 10'000;
 constexpr size_t kIdBytes = sizeof(ncclUniqueId::internal);
 
 Status malformed(const Exchange& exchange) {
-  return Status::error(Code::kInternal, cat("rank ", exchange.name(0), " sent no identifier of NCCL's"))
+  return Status::error(Code::kInternal, cat("rank ", exchange.name(0), " sent no ncclUniqueId of ", kIdBytes,
+                                            " bytes: run the same version of Weft on all ranks"))
       .with_ranks({exchange.name(0)});
 }
 
@@ -61,7 +62,7 @@ Status Communicator::for_graphs(const Communicator& like, std::shared_ptr<Commun
 }
 
 Status Communicator::identify(ncclUniqueId* id) const {
-  return accelerator_->within(device_, [&] { return check("an identifier", nccl_->ncclGetUniqueId(id)); });
+  return accelerator_->within(device_, [&] { return check("ncclGetUniqueId", nccl_->ncclGetUniqueId(id)); });
 }
 
 Status Communicator::make(const BackendArgs& args, std::shared_ptr<const Library> library,
@@ -102,7 +103,8 @@ Status Communicator::connect(const ncclUniqueId& id) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   Status status = accelerator_->within(device_, [&] {
-    return check("a communicator", nccl_->ncclCommInitRankConfig(&held_->comm, size_, id, rank_, &config));
+    return check("ncclCommInitRankConfig",
+                 nccl_->ncclCommInitRankConfig(&held_->comm, size_, id, rank_, &config));
   });
   if (!status.ok()) give_up(status);
   return status;
@@ -118,7 +120,10 @@ Status Communicator::wait(const BackendArgs& args) {
     if (done) return {};
     WEFT_TRY(args.exchange.check());
     if (deadline.expired(clock_)) {
-      return Status::error(Code::kTimeout, "NCCL did not make its communicator in time", Evidence::kDeadline);
+      return Status::error(Code::kTimeout,
+                           "NCCL did not connect its communicator before the deadline: check that all ranks "
+                           "are alive, and NCCL's network (NCCL_DEBUG=INFO)",
+                           Evidence::kDeadline);
     }
     clock_.relax(round);
   }
@@ -133,10 +138,10 @@ Status Communicator::allocate(const std::shared_ptr<Communicator>& communicator,
   if (!nccl.registers()) {
     WEFT_TRY(c.accelerator_->allocate(c.device_, size, reinterpret_cast<std::byte**>(&block)));
   } else {
-    WEFT_TRY(c.accelerator_->within(
-        c.device_, [&] { return c.check("memory on the device", nccl.mem_alloc(&block, size)); }));
+    WEFT_TRY(c.accelerator_->within(c.device_,
+                                    [&] { return c.check("ncclMemAlloc", nccl.mem_alloc(&block, size)); }));
     const auto enter = [&] { return nccl.comm_register(c.native(), block, size, &handle); };
-    Status registered = c.graphs_ ? Status() : c.call("registering memory", enter);
+    Status registered = c.graphs_ ? Status() : c.call("ncclCommRegister", enter);
     if (!registered.ok()) {
       free(*c.held_, static_cast<std::byte*>(block));
       return registered;
@@ -155,7 +160,7 @@ void Communicator::release(std::byte* memory, void* handle) {
   // A failed deregistration is an error of the communicator, whose end also deregisters the memory.
   bool stays = graphs_;
   if (handle != nullptr && !aborted())
-    stays = !call("memory", [&] { return nccl_->comm_deregister(native(), handle); }).ok();
+    stays = !call("ncclCommDeregister", [&] { return nccl_->comm_deregister(native(), handle); }).ok();
   {
     const std::lock_guard lock(held.mutex);
     if ((aborted() || stays) && !ended()) return held.left.push_back(memory);
@@ -193,7 +198,9 @@ Status Communicator::call(const char* what, const std::function<ncclResult_t()>&
       }
     }
     if (deadline.expired(clock_))
-      return Status::error(Code::kTimeout, cat("NCCL: ", what, ": it does not get to that"));
+      return Status::error(Code::kTimeout,
+                           cat("NCCL: ", what, ": not done after ", kCallMs,
+                               " ms, because earlier work of the NCCL communicator is unfinished"));
     clock_.relax(round);
   }
 }
@@ -207,7 +214,7 @@ Communicator::~Communicator() {
     aborted_ = true;
     end(nccl_->ncclCommDestroy);
   }
-  give_up(Status::error(Code::kCancelled, "NCCL's communicator ends"));
+  give_up(Status::error(Code::kCancelled, "the communicator is being destroyed"));
   const Deadline deadline = Deadline::after(clock_, graphs_ ? kGraphsEndMs : kEndMs, 0);
   for (uint32_t round = 0; any && !ended() && !deadline.expired(clock_); round++) clock_.relax(round);
   const std::lock_guard lock(held_->mutex);
@@ -227,14 +234,16 @@ Communicator::~Communicator() {
 Status Communicator::finalize() {
   bool done = false;
   WEFT_TRY(settled(&done));
-  if (!done) return Status::error(Code::kState, "NCCL is at work");
-  WEFT_TRY(
-      accelerator_->within(device_, [&] { return check("the end", nccl_->ncclCommFinalize(held_->comm)); }));
+  if (!done) return Status::error(Code::kState, "NCCL: the communicator has unfinished operations");
+  WEFT_TRY(accelerator_->within(
+      device_, [&] { return check("ncclCommFinalize", nccl_->ncclCommFinalize(held_->comm)); }));
   const Deadline deadline = Deadline::after(clock_, kFinalizeMs, 0);
   for (uint32_t round = 0;; round++) {
     WEFT_TRY(settled(&done));
     if (done) return {};
-    if (deadline.expired(clock_)) return Status::error(Code::kTimeout, "NCCL does not end");
+    if (deadline.expired(clock_))
+      return Status::error(Code::kTimeout,
+                           cat("NCCL: ncclCommFinalize is not done after ", kFinalizeMs, " ms"));
     clock_.relax(round);
   }
 }
@@ -244,7 +253,7 @@ Status Communicator::check_device(const DeviceCall& call) const {
   return Status::error(Code::kArg, cat("the communicator is on CUDA device ", device_,
                                        " (weft_comm_options.device, by default the creating thread's current "
                                        "device), and the stream is of device ",
-                                       call.device, "; nccl works on the one alone"));
+                                       call.device, ": pass a stream of the communicator's device"));
 }
 
 void Communicator::give_up(const Status& why) {
@@ -310,9 +319,9 @@ Status Communicator::check(const char* what, ncclResult_t result) const {
 
 Status Communicator::settled(bool* done) const {
   ncclResult_t state = ncclSuccess;
-  WEFT_TRY(check("asking for errors", nccl_->ncclCommGetAsyncError(held_->comm, &state)));
+  WEFT_TRY(check("ncclCommGetAsyncError", nccl_->ncclCommGetAsyncError(held_->comm, &state)));
   *done = state == ncclSuccess;
-  return check("an operation", state);
+  return check("an asynchronous operation", state);
 }
 
 Status Communicator::reached(DeviceEvent event, bool* done) const {

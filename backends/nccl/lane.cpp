@@ -172,7 +172,10 @@ Poll Lane::fail(const Status& status) {
 
 void Lane::abandon() {
   if (meets()) below_->abandon();
-  if (on_device()) communicator_->give_up(Status::error(Code::kAborted, "NCCL's communicator was aborted"));
+  if (on_device())
+    communicator_->give_up(Status::error(
+        Code::kAborted,
+        "the NCCL communicator was aborted because an operation on it failed or was cancelled"));
 }
 
 // Includes this process until NCCL has released its device.

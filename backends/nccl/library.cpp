@@ -29,14 +29,15 @@ Status load(const std::string& file, std::shared_ptr<const Library>* library) {
   auto made = std::make_shared<Library>();
   made->file = file.empty() || is_loaded(kInstalled) ? kInstalled : file;
   WEFT_TRY(find(made->file, "ncclGetVersion", &made->ncclGetVersion)
-               .with_prefix(cat("because NCCL (", made->file, ") was ")));
+               .with_prefix(cat("NCCL (", made->file, ") was ")));
   // Versions up to 2.8 use another encoding, in thousands; they are below the minimum either way.
   if (made->ncclGetVersion(&made->version) != ncclSuccess || made->version < kMinVersion) {
     return Status::error(Code::kUnavailable,
-                         cat("because NCCL is version ", version_text(made->version), " (", made->file,
+                         cat("NCCL is version ", version_text(made->version), " (", made->file,
                              "), and Weft needs ", version_text(kMinVersion), " or later"));
   }
-#define WEFT_NCCL_FIND(name) WEFT_TRY(find(made->file, #name, &made->name).with_prefix("because of NCCL: "));
+#define WEFT_NCCL_FIND(name) \
+  WEFT_TRY(find(made->file, #name, &made->name).with_prefix(cat("NCCL (", made->file, "): ")));
   WEFT_NCCL_FUNCTIONS(WEFT_NCCL_FIND)
 #undef WEFT_NCCL_FIND
   (void)find(made->file, "ncclAlltoAll", &made->all_to_all).ok();

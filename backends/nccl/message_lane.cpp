@@ -235,7 +235,10 @@ Poll MessageLane::fail(const Status& status) {
 void MessageLane::abandon() {
   if (!own_) return data_.lane->abandon();
   if (talks_ != nullptr) talks_->abandon();
-  if (on_device()) communicator_->give_up(Status::error(Code::kAborted, "NCCL's communicator was aborted"));
+  if (on_device())
+    communicator_->give_up(Status::error(
+        Code::kAborted,
+        "the NCCL communicator was aborted because an operation on it failed or was cancelled"));
 }
 
 // Includes this process until NCCL has released its device.

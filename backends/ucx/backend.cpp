@@ -15,7 +15,10 @@ Status probe(const Libraries&, std::string* detail) {
   ContextPtr context;
   WEFT_TRY(open_context(2, &context));
   const std::string found = devices(context.get());
-  if (found.empty()) return Status::error(Code::kUnavailable, cat("because ", version(), " finds no device"));
+  if (found.empty())
+    return Status::error(
+        Code::kUnavailable,
+        cat("", version(), " finds no device that it may use (check WEFT_UCX_TLS and WEFT_UCX_NET_DEVICES)"));
   *detail = cat(version(), " over ", found);
   return {};
 }

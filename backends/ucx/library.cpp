@@ -118,7 +118,7 @@ std::string version() {
 }
 
 Status failed(const std::string& what, ucs_status_t status) {
-  return Status::error(Code::kUnavailable, cat("because ", what, ": ", ucs_status_string(status)));
+  return Status::error(Code::kUnavailable, cat(what, ": ", ucs_status_string(status)));
 }
 
 Status open_context(int peers, ContextPtr* context) {
@@ -128,11 +128,11 @@ Status open_context(int peers, ContextPtr* context) {
   ucp_get_version(&major, &minor, &patch);
   if (major != 1 || minor < 13) {
     return Status::error(Code::kUnavailable,
-                         cat("because it needs UCX 1.13 or later, and this is ", version()));
+                         cat("UCX 1.13 or a later 1.x is needed, and the loaded library is ", version()));
   }
   ucp_config_t* config = nullptr;
   ucs_status_t status = ucp_config_read("WEFT", nullptr, &config);
-  if (status != UCS_OK) return failed("UCX's configuration is not readable", status);
+  if (status != UCS_OK) return failed("ucp_config_read failed (check the WEFT_UCX_* variables)", status);
   for (const Setting& setting : kSettings) {
     static_cast<void>(ucp_config_modify(config, setting.name, setting.value));
   }
@@ -147,7 +147,9 @@ Status open_context(int peers, ContextPtr* context) {
   ucp_context_h opened = nullptr;
   status = ucp_init(&params, config, &opened);
   ucp_config_release(config);
-  if (status != UCS_OK) return failed(cat(version(), " does not start"), status);
+  if (status != UCS_OK)
+    return failed(cat(version(), " does not start (check the WEFT_UCX_* variables, such as WEFT_UCX_TLS)"),
+                  status);
   context->reset(opened);
   return {};
 }
@@ -162,7 +164,7 @@ Status open_worker(ucp_context_h context, WorkerPtr* worker) {
   params.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // under the engine's progress lock, from changing threads
   ucp_worker_h opened = nullptr;
   const ucs_status_t status = ucp_worker_create(context, &params, &opened);
-  if (status != UCS_OK) return failed("UCX gives no worker", status);
+  if (status != UCS_OK) return failed("UCX cannot create a worker", status);
   worker->reset(opened);
   return {};
 }
@@ -171,7 +173,7 @@ Status address_of(ucp_worker_h worker, Bytes* address) {
   ucp_worker_attr_t attributes{};
   attributes.field_mask = UCP_WORKER_ATTR_FIELD_ADDRESS;
   const ucs_status_t status = ucp_worker_query(worker, &attributes);
-  if (status != UCS_OK) return failed("UCX gives no address", status);
+  if (status != UCS_OK) return failed("UCX cannot return its worker's address", status);
   const auto* const begin = reinterpret_cast<const std::byte*>(attributes.address);
   address->assign(begin, begin + attributes.address_length);
   ucp_worker_release_address(worker, attributes.address);

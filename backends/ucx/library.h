@@ -37,7 +37,7 @@ using WorkerPtr = std::unique_ptr<std::remove_pointer_t<ucp_worker_h>, WorkerDel
 // Returns "UCX 1.13.1": the loaded library, which may differ from the one that this module was built against.
 std::string version();
 
-// Returns kUnavailable with "because ..." if UCX is too old or finds no device that it may use.
+// Returns kUnavailable with the reason if UCX is too old or finds no device that it may use.
 Status open_context(int peers, ContextPtr* context);
 // Returns "tcp/eth0, posix/memory": the devices that a context may use.
 std::string devices(ucp_context_h context);

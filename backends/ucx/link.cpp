@@ -54,7 +54,7 @@ Status UcxLink::open(frames::LinkEvents& events, Bytes* address) {
   param.cb = on_frame;
   param.arg = this;
   const ucs_status_t status = ucp_worker_set_am_recv_handler(worker_.get(), &param);
-  if (status != UCS_OK) return failed("UCX takes no active messages", status);
+  if (status != UCS_OK) return failed("UCX cannot register the handler of active messages", status);
   return address_of(worker_.get(), address);
 }
 

@@ -318,7 +318,7 @@ TEST_CASE("an unusable NCCL is reported with the reason") {
   fake_nccl_version(21212);
   info = describe();
   CHECK(info.available == 0);
-  CHECK(contains(info.reason, "because NCCL is version 2.12.12 ("));
+  CHECK(contains(info.reason, "NCCL is version 2.12.12 ("));
   CHECK(contains(info.reason, "needs 2.14.3 or later"));
   const std::string error = run_nccl(2, [](Rank&) {});
   CHECK(contains(error, "backend nccl: because NCCL is version 2.12.12"));
