@@ -55,7 +55,9 @@ class Cast final : public Hook {
     inside.struct_size = sizeof inside;
     WEFT_TRY(inner_->plan(narrow, &inside));
     if (inside.scratch_bytes > kMostScratch || inside.collective_count > WEFT_HOOK_COLLECTIVES) {
-      return wrong("too much scratch or too many collectives");
+      return wrong(cat("its plan has ", inside.scratch_bytes, " bytes of scratch (allowed: ", kMostScratch,
+                       ") and ", inside.collective_count, " collectives (allowed: ", WEFT_HOOK_COLLECTIVES,
+                       ")"));
     }
     bool scaled = inside.collective_count > 0;
     for (uint32_t k = 0; k < inside.collective_count; k++) {
@@ -94,7 +96,8 @@ class Cast final : public Hook {
     if (stage->index < placed.collectives) return {};
     if (stage->pending != 0) {
       return Status::error(Code::kUnsupported,
-                           "the last stage of a hook inside fp16 or bf16 cannot complete later");
+                           cat("hook '", inner_->name(), "' inside '", settings_.name,
+                               "': its last stage left work pending, and must complete before it returns"));
     }
     copy(host_, settings_.dtype, scratch(bucket) + placed.result, dtype_of(bucket), bucket.buffer,
          bucket.count);
@@ -157,13 +160,19 @@ class Cast final : public Hook {
   // Translates a side of an inner hook's collective to an offset in this hook's scratch.
   Status move(const uint64_t (&room)[2], uint64_t before, uint64_t ranks, const weft_hook_collective& c,
               int32_t* space, uint64_t* offset) const {
-    if (*space != WEFT_SPACE_BUCKET && *space != WEFT_SPACE_SCRATCH) return wrong("a space is unknown");
-    if (c.dtype < 1 || c.dtype > kDtypeCount) return wrong("a dtype is unknown");
+    if (*space != WEFT_SPACE_BUCKET && *space != WEFT_SPACE_SCRATCH)
+      return wrong(cat("a collective or the result is in space ", *space, ", allowed: WEFT_SPACE_BUCKET (",
+                       static_cast<int>(WEFT_SPACE_BUCKET), ") and WEFT_SPACE_SCRATCH (",
+                       static_cast<int>(WEFT_SPACE_SCRATCH), ")"));
+    if (c.dtype < 1 || c.dtype > kDtypeCount)
+      return wrong(cat("a collective or the result has dtype ", c.dtype, ", allowed: 1 to ", kDtypeCount));
     uint64_t bytes = 0;
     uint64_t end = 0;
     if (__builtin_mul_overflow(c.count, ranks * dtype_size(static_cast<Dtype>(c.dtype)), &bytes) ||
         __builtin_add_overflow(bytes, *offset, &end) || end > room[*space]) {
-      return wrong("a collective or the result lies beyond the bucket or the scratch");
+      return wrong(cat("a collective or the result of ", c.count, " elements at offset ", *offset,
+                       " ends beyond the ", room[*space], " bytes of the ",
+                       *space == WEFT_SPACE_BUCKET ? "bucket" : "scratch"));
     }
     if (*space == WEFT_SPACE_SCRATCH) *offset += before;
     *space = WEFT_SPACE_SCRATCH;

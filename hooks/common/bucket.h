@@ -164,7 +164,7 @@ inline bool copy_finite(const float* from, uint64_t count, float* to) {
 inline Status check_floats(const char* hook, const weft_bucket& bucket) {
   if (is_float(dtype_of(bucket))) return {};
   return Status::error(Code::kUnsupported,
-                       cat("hook '", hook, "' works on floating-point gradients, not on ",
+                       cat("hook '", hook, "' supports only floating-point gradients, not ",
                            name(dtype_of(bucket)), " (parameter '", bucket.params[0].name, "')"));
 }
 

@@ -42,9 +42,9 @@ class Compressed final : public FeedbackHook {
   Status plan(const weft_bucket& bucket, weft_hook_plan* plan) override {
     WEFT_TRY(check_floats(settings_.name.c_str(), bucket));
     if (bucket.count > UINT32_MAX) {
-      return Status::error(Code::kUnsupported,
-                           cat("hook '", settings_.name, "' takes less than 2^32 elements, not ",
-                               bucket.count, ": make buckets smaller (bucket_limits)"));
+      return Status::error(Code::kUnsupported, cat("hook '", settings_.name,
+                                                   "' supports buckets of less than 2^32 elements, not of ",
+                                                   bucket.count, ": make buckets smaller (bucket_limits)"));
     }
     state_.set_rank(bucket.rank, bucket.size);
     const Slices at(bucket, *codec_);

@@ -37,7 +37,8 @@ Options::Options(std::string hook, std::string_view text) : hook_(std::move(hook
     const size_t equal = one.find('=');
     if (equal == std::string_view::npos) {
       if (status_.ok()) {
-        status_ = Status::error(Code::kArg, cat("hook '", hook_, "': option '", one, "' has no value"));
+        status_ = Status::error(Code::kArg,
+                                cat("hook '", hook_, "': option '", one, "' has no value: write key=value"));
       }
       continue;
     }
@@ -128,8 +129,9 @@ Status Options::done(std::string* name) {
 
 Status check_rescue(const std::string& hook, bool rescue, bool feedback) {
   if (!rescue || feedback) return {};
-  return Status::error(Code::kArg,
-                       cat("hook '", hook, "': rescue=1 watches the error memory: it needs error feedback"));
+  return Status::error(
+      Code::kArg,
+      cat("hook '", hook, "': rescue=1 needs the error memory: turn error feedback on, or set rescue=0"));
 }
 
 }  // namespace weft

@@ -21,8 +21,8 @@ std::vector<float>& HookState::array(std::string_view kind, const char* param, u
   if (found == arrays->second.end()) found = arrays->second.emplace(param, std::vector<float>()).first;
   if (found->second.size() != count) {
     if (!found->second.empty()) {
-      note(cat("'", kind, "' of parameter '", param, "' starts anew: it has ", count, " values, and had ",
-               found->second.size()));
+      note(cat("'", kind, "' of parameter '", param, "' is reset to zero: it now has ", count,
+               " values, and had ", found->second.size()));
     }
     found->second.assign(count, 0.0f);
   }
@@ -53,12 +53,12 @@ void HookState::set_rank(int rank, int size) {
   size_ = size;
   if (loaded_rank_ >= 0 && loaded_rank_ != rank) {
     clear(kError);
-    note(cat("rank ", rank, " has loaded what rank ", loaded_rank_,
-             " saved: steps and factors are kept, what had not been sent starts at zero"));
+    note(cat("rank ", rank, " has loaded the state that rank ", loaded_rank_,
+             " saved: steps and factors are kept, the error memory starts at zero"));
   }
   if (loaded_size_ > 0 && loaded_size_ != size) {
-    note(cat(loaded_size_, " ranks have saved, ", size, " go on",
-             size < loaded_size_ ? ": what the others had not sent is lost" : ""));
+    note(cat("it was saved by ", loaded_size_, " ranks, and ", size, " ranks use it",
+             size < loaded_size_ ? ": the error memory of the other ranks is lost" : ""));
   }
   loaded_rank_ = -1;
   loaded_size_ = 0;
@@ -77,7 +77,8 @@ void HookState::note_unclaimed() {
       if (of == kind) names.push_back(cat("'", param, "'"));
     }
     if (names.empty()) continue;
-    note(cat("'", kind, "' of ", list_text(names, 4), " is of no parameter or bucket here: it is not used"));
+    note(cat("'", kind, "' of ", list_text(names, 4),
+             " belongs to no parameter or bucket of this reducer: it is not used"));
   }
   unclaimed_.clear();
 }
@@ -113,15 +114,18 @@ void HookState::save(Bytes* bytes, const std::function<bool(const std::string& p
 }
 
 Status HookState::load(ByteView bytes) {
-  const auto bad = [](const char* what) { return Status::error(Code::kArg, cat("the saved state ", what)); };
+  const auto bad = [&](const std::string& what) {
+    return Status::error(Code::kArg, cat("the saved state of a hook (", bytes.size(), " bytes) ", what));
+  };
   ByteReader reader(bytes);
   const auto version = reader.get<uint32_t>();
-  if (version != kVersion) return bad("has an unknown version");
+  if (version != kVersion) return bad(cat("has format version ", version, ", expected ", kVersion));
   const auto next = reader.get<uint64_t>();
   const auto rank = reader.get<int32_t>();
   const auto size = reader.get<int32_t>();
   const auto kinds = reader.get<uint32_t>();
-  if (!reader.ok() || kinds > kMostKinds || rank < -1 || size < 0) return bad("is damaged");
+  if (!reader.ok() || kinds > kMostKinds || rank < -1 || size < 0)
+    return bad("is damaged or incomplete: load another one");
   decltype(kinds_) read;
   for (uint32_t k = 0; k < kinds && reader.ok(); k++) {
     Arrays& arrays = read[reader.get_string(kMostName)];
@@ -129,14 +133,15 @@ Status HookState::load(ByteView bytes) {
     for (uint64_t i = 0; i < count && reader.ok(); i++) {
       std::vector<float>& values = arrays[reader.get_string(kMostName)];
       const auto elements = reader.get<uint64_t>();
-      if (!reader.ok() || elements > bytes.size() / sizeof(float)) return bad("is damaged");
+      if (!reader.ok() || elements > bytes.size() / sizeof(float))
+        return bad("is damaged or incomplete: load another one");
       const ByteView raw = reader.get_raw(elements * sizeof(float));
-      if (!reader.ok()) return bad("is damaged");
+      if (!reader.ok()) return bad("is damaged or incomplete: load another one");
       values.resize(elements);
       if (elements > 0) std::memcpy(values.data(), raw.data(), raw.size());
     }
   }
-  if (!reader.done()) return bad("is damaged");
+  if (!reader.done()) return bad("is damaged or incomplete: load another one");
   unclaimed_.clear();
   for (const auto& [kind, arrays] : read) {
     const auto mine = kinds_.find(kind);

@@ -77,8 +77,8 @@ Status make(const HookArgs& args, std::shared_ptr<Hook>* hook) {
   if (settings.local && args.comm == nullptr) {
     return Status::error(
         Code::kArg,
-        "hook 'post_local_sgd' averages over a communicator of its own from its start on: give one "
-        "(weft_hook_params.comm), or local=none");
+        "hook 'post_local_sgd' with local=average needs a communicator for the steps from 'start' on: set "
+        "weft_hook_params.comm, or use local=none");
   }
   *hook = std::make_shared<PostLocalSgd>(std::move(settings), args);
   return {};

@@ -418,13 +418,12 @@ Status make(bool batched, const HookArgs& args, std::shared_ptr<Hook>* hook) {
   s.feedback = static_cast<Feedback>(feedback);
   WEFT_TRY(check_rescue(s.name, s.rescue, s.feedback != Feedback::kOff));
   if (start < 2 && (s.feedback != Feedback::kOff || s.warm_start)) {
-    return Status::error(
-        Code::kArg,
-        cat("hook '", s.name, "': start must be at least 2, unless feedback=off and warm_start=0"));
+    return Status::error(Code::kArg, cat("hook '", s.name, "': start is ", start,
+                                         ", must be at least 2, unless feedback=off and warm_start=0"));
   }
   if (s.alternate && !s.warm_start) {
     return Status::error(Code::kArg, cat("hook '", s.name,
-                                         "': alternate=1 goes on from the last step's factor: it "
+                                         "': alternate=1 continues from the last step's factor and "
                                          "needs warm_start=1"));
   }
   s.rank = static_cast<uint64_t>(rank);

@@ -214,7 +214,7 @@ TEST_CASE("hooks that compute refuse non-float gradients by name") {
     weft_hook_plan plan{};
     const Status status = hook->plan(bucket, &plan);
     CHECK(status.code() == Code::kUnsupported);
-    CHECK(has(status.text(), "works on floating-point gradients, not on i32 (parameter 'counts')"));
+    CHECK(has(status.text(), "supports only floating-point gradients, not i32 (parameter 'counts')"));
     CHECK(has(status.text(), name));
   }
 }

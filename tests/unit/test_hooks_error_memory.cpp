@@ -201,7 +201,7 @@ TEST_CASE("rescue=1 without error feedback is refused") {
         Named{"powersgd", "feedback=off rescue=1"}, Named{"int8", "feedback=0 rescue=1"}}) {
     const Status status = built_in(name, options, &hook);
     CHECK(status.code() == Code::kArg);
-    CHECK(has(status.text(), "rescue=1 watches the error memory: it needs error feedback"));
+    CHECK(has(status.text(), "rescue=1 needs the error memory: turn error feedback on"));
   }
 }
 

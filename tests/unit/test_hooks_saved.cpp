@@ -214,7 +214,8 @@ TEST_CASE(
       self.expect(train_step(*reducer, gradients, 0), "step");
     });
     check(failures);
-    CHECK(lines.have("3 ranks have saved, 2 go on: what the others had not sent is lost"));
+    CHECK(lines.have(
+        "it was saved by 3 ranks, and 2 ranks use it: the error memory of the other ranks is lost"));
     const bool by_bucket = std::string(name.first) == "batched_powersgd";
     CHECK(lines.have("'q' of 'bucket ") == by_bucket);
     CHECK(lines.have(" is of no parameter or bucket here") == by_bucket);
@@ -240,12 +241,12 @@ TEST_CASE("state that another rank saved loses its errors and nothing else, and 
     REQUIRE(other->rebind(2, 3).ok());
     REQUIRE(save_hook(*other, &with).ok());
     CHECK(arrays_of(with) == arrays_of(without));
-    CHECK(lines.have("rank 2 has loaded what rank 1 saved: steps and factors are kept"));
+    CHECK(lines.have("rank 2 has loaded the state that rank 1 saved: steps and factors are kept"));
     std::shared_ptr<Hook> of_more;
     REQUIRE(built_in(name.first, name.second, &of_more, nullptr, nullptr, lines.log).ok());
     REQUIRE(load_hook(*of_more, saved.of_rank[1]).ok());
     REQUIRE(of_more->rebind(1, 5).ok());
-    CHECK(lines.have("3 ranks have saved, 5 go on"));
+    CHECK(lines.have("it was saved by 3 ranks, and 5 ranks use it"));
   }
 }
 
@@ -322,13 +323,13 @@ TEST_CASE("a parameter of another size starts anew, and the log names it") {
     last[static_cast<size_t>(self.rank)] = {read.state.begin(), read.state.end()};
   });
   check(failures);
-  CHECK(lines.have("'error' of 'gone' is of no parameter or bucket here: it is not used"));
-  CHECK(lines.have("'q' of 'gone' is of no parameter or bucket here: it is not used"));
+  CHECK(lines.have("'error' of 'gone' belongs to no parameter or bucket of this reducer: it is not used"));
+  CHECK(lines.have("'q' of 'gone' belongs to no parameter or bucket of this reducer: it is not used"));
   for (const Bytes& state : last) {
     CHECK(arrays_in(state, "q").count("gone") == 1);  // they are saved again
     CHECK(arrays_in(state, "error").count("gone") == 1);
   }
-  CHECK(lines.have("'error' of parameter 'out' starts anew: it has 1441 values, and had 1310"));
+  CHECK(lines.have("'error' of parameter 'out' is reset to zero: it now has 1441 values, and had 1310"));
   CHECK_FALSE(lines.have("'fc'"));
   CHECK_FALSE(lines.have("'new'"));
 }
