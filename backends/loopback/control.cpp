@@ -36,9 +36,7 @@ class LoopbackControl final : public Control {
     stop();
     if (depart()) {
       const auto why = Status::error(
-          Code::kPeerFailed,
-          cat("rank ", rank_,
-              " closed its control channel without a goodbye: it has not destroyed its communicator"),
+          Code::kPeerFailed, cat("rank ", rank_, " closed its control channel without a goodbye message"),
           Evidence::kConnection);
       hub_->tell_all(rank_, {ControlHub::Event::Kind::kLost, rank_, {}, why.with_ranks({rank_}), 0});
     }

@@ -191,8 +191,8 @@ Status MpiLink::create_group(MPI_Group group, int tag, std::vector<MPI_Comm>* na
       WEFT_TRY(exchange_.check());
       if (deadline.expired(clock_)) {
         return Status::error(Code::kTimeout,
-                             "MPI has not made its communicator by the deadline: a rank does not come to "
-                             "MPI_Comm_create_group, and MPI does not say which",
+                             "MPI has not made its communicator by the deadline: some rank has not reached "
+                             "MPI_Comm_create_group, and MPI does not report which one",
                              Evidence::kDeadline);
       }
       clock_.relax(round);

@@ -198,9 +198,8 @@ Status Communicator::call(const char* what, const std::function<ncclResult_t()>&
       }
     }
     if (deadline.expired(clock_))
-      return Status::error(Code::kTimeout,
-                           cat("NCCL: ", what, ": not done after ", kCallMs,
-                               " ms, because earlier work of the NCCL communicator is unfinished"));
+      return Status::error(Code::kTimeout, cat("NCCL: ", what, ": not done after ", kCallMs,
+                                               " ms: the NCCL communicator has unfinished work"));
     clock_.relax(round);
   }
 }

@@ -173,9 +173,8 @@ Poll Lane::fail(const Status& status) {
 void Lane::abandon() {
   if (meets()) below_->abandon();
   if (on_device())
-    communicator_->give_up(Status::error(
-        Code::kAborted,
-        "the NCCL communicator was aborted because an operation on it failed or was cancelled"));
+    communicator_->give_up(
+        Status::error(Code::kAborted, "the NCCL communicator was aborted with an operation in progress"));
 }
 
 // Includes this process until NCCL has released its device.

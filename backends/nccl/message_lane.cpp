@@ -236,9 +236,8 @@ void MessageLane::abandon() {
   if (!own_) return data_.lane->abandon();
   if (talks_ != nullptr) talks_->abandon();
   if (on_device())
-    communicator_->give_up(Status::error(
-        Code::kAborted,
-        "the NCCL communicator was aborted because an operation on it failed or was cancelled"));
+    communicator_->give_up(
+        Status::error(Code::kAborted, "the NCCL communicator was aborted with an operation in progress"));
 }
 
 // Includes this process until NCCL has released its device.

@@ -6,7 +6,7 @@ namespace weft::shm {
 namespace {
 
 Status wrong(std::string_view entry, const std::string& why) {
-  return Status::error(Code::kArg, cat("WEFT_SHM_THRESHOLDS: \"", entry, "\" ", why));
+  return Status::error(Code::kArg, cat("WEFT_SHM_THRESHOLDS has the entry \"", entry, "\", which ", why));
 }
 
 Status parse_entry(std::string_view entry, WantedThresholds* wanted) {
@@ -20,17 +20,18 @@ Status parse_entry(std::string_view entry, WantedThresholds* wanted) {
   uint64_t bytes = 0;
   if (name == "one-shot") {
     if (!parse_bytes(value, &bytes) || bytes > kHalfBytes) {
-      return wrong(entry, cat("gives no size up to ", kHalfBytes >> 10, "K"));
+      return wrong(entry, cat("has no size from 0 to ", kHalfBytes >> 10, "K, such as one-shot=16K"));
     }
     wanted->one_shot = bytes;
     return {};
   }
   if (name == "pull" || name == "two-level") {
-    if (value != "never" && !parse_bytes(value, &bytes)) return wrong(entry, "gives no size, and not never");
+    if (value != "never" && !parse_bytes(value, &bytes))
+      return wrong(entry, "has no size such as 1M, and not the word never");
     (name == "pull" ? wanted->pull : wanted->two_level) = value == "never" ? kNever : bytes;
     return {};
   }
-  return wrong(entry, "is neither off nor one-shot=SIZE nor pull=SIZE nor two-level=SIZE");
+  return wrong(entry, "must be off, one-shot=SIZE, pull=SIZE or two-level=SIZE");
 }
 
 }  // namespace

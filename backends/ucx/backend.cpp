@@ -18,7 +18,7 @@ Status probe(const Libraries&, std::string* detail) {
   if (found.empty())
     return Status::error(
         Code::kUnavailable,
-        cat("", version(), " finds no device that it may use (check WEFT_UCX_TLS and WEFT_UCX_NET_DEVICES)"));
+        cat(version(), " finds no device that it may use (check WEFT_UCX_TLS and WEFT_UCX_NET_DEVICES)"));
   *detail = cat(version(), " over ", found);
   return {};
 }

@@ -170,7 +170,7 @@ class Cast final : public Hook {
     uint64_t end = 0;
     if (__builtin_mul_overflow(c.count, ranks * dtype_size(static_cast<Dtype>(c.dtype)), &bytes) ||
         __builtin_add_overflow(bytes, *offset, &end) || end > room[*space]) {
-      return wrong(cat("a collective or the result of ", c.count, " elements at offset ", *offset,
+      return wrong(cat("a collective or the result with count ", c.count, " at offset ", *offset,
                        " ends beyond the ", room[*space], " bytes of the ",
                        *space == WEFT_SPACE_BUCKET ? "bucket" : "scratch"));
     }

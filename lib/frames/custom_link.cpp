@@ -184,7 +184,7 @@ void CustomLink::misbehaved(const std::string& how) {
 bool CustomLink::may_call_back(bool allowed, const char* what) {
   if (std::this_thread::get_id() != thread_) {
     log_.error(cat("transport \"", table_.name, "\" called ", what,
-                   " on a thread that Weft did not call it on: the call is ignored"));
+                   " on another thread than the one that Weft calls the transport on; the call is ignored"));
     return false;
   }
   if (!allowed)

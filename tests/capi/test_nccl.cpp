@@ -321,7 +321,7 @@ TEST_CASE("an unusable NCCL is reported with the reason") {
   CHECK(contains(info.reason, "NCCL is version 2.12.12 ("));
   CHECK(contains(info.reason, "needs 2.14.3 or later"));
   const std::string error = run_nccl(2, [](Rank&) {});
-  CHECK(contains(error, "backend nccl: because NCCL is version 2.12.12"));
+  CHECK(contains(error, "backend nccl: NCCL is version 2.12.12"));
   fake_nccl_version(0);
   const std::string file = std::getenv("WEFT_NCCL_LIBRARY");
   setenv("WEFT_NCCL_LIBRARY", "/nowhere/libnccl.so.2", 1);

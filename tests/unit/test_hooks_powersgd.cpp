@@ -345,9 +345,9 @@ TEST_CASE("invalid options of powersgd are refused with the reason") {
   for (const std::string options : {"", " feedback=off", " warm_start=0", " feedback=ddp"}) {
     INFO(options);
     CHECK(has(built_in("powersgd", "start=0" + options, &hook).text(), "option start is '0'"));
-    CHECK(has(built_in("powersgd", "start=1" + options, &hook).text(), "start must be at least 2"));
+    CHECK(has(built_in("powersgd", "start=1" + options, &hook).text(), "must be at least 2"));
   }
-  CHECK(has(built_in("powersgd", "alternate=1 warm_start=0", &hook).text(), "it needs warm_start=1"));
+  CHECK(has(built_in("powersgd", "alternate=1 warm_start=0", &hook).text(), "needs warm_start=1"));
   CHECK(has(built_in("batched_powersgd", "batch=1", &hook).text(), "has no option 'batch'"));
   CHECK(has(built_in("powersgd", "min_rate=0", &hook).text(), "option min_rate is '0'"));
   CHECK(built_in("powersgd", "start=1 feedback=off warm_start=0", &hook).ok());
