@@ -46,9 +46,9 @@ class ShmCollectives final : public Collectives {
   Status peer_memory(int rank, uint64_t place, uint64_t bytes, const std::byte** at) override {
     if (!group_->valid_claim(place, bytes, 1)) {
       return Status::error(Code::kPeerFailed,
-                           cat("rank ", group_->name(rank), " published a buffer of ", bytes,
-                               " bytes at offset ", place, ", expected offsets from ", group_->layout().arena,
-                               " to ", group_->layout().total),
+                           cat("rank ", group_->name(rank), " published a buffer outside its segment: ",
+                               bytes, " bytes at offset ", place, ", expected offsets from ",
+                               group_->layout().arena, " to ", group_->layout().total),
                            Evidence::kDescriptor)
           .with_ranks({group_->name(rank)});
     }

@@ -193,8 +193,8 @@ Status GroupLane::not_mapped() const {
   while ((context_.claims[static_cast<size_t>(r)].flags & kMapped) != 0) r++;
   return Status::error(Code::kPeerFailed,
                        cat("rank ", group_->name(r),
-                           " published a bucket outside its arena, expected one inside it: the shared memory "
-                           "is corrupt"),
+                           " published a bucket outside its segment, expected one in its arena: the shared "
+                           "memory is corrupt"),
                        Evidence::kDescriptor)
       .with_ranks({group_->name(r)})
       .with_slot(told_slot(op_.args, op_.slot));

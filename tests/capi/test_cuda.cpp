@@ -306,7 +306,7 @@ TEST_CASE("buffers that are not on the stream's device are refused") {
     cudaFreeHost(pinned);
     weft_stream wrong = *second.view();
     wrong.device = 0;
-    refused(here.get(), 100, &wrong, "weft_stream.device is 0, but the stream is one of device 1");
+    refused(here.get(), 100, &wrong, "weft_stream.device is 0, but the stream belongs to device 1");
     wrong.device = 2;
     refused(here.get(), 100, &wrong, "weft_stream.device is 2; this process sees 2 CUDA devices");
     wrong = {sizeof wrong, 7, 0, nullptr};

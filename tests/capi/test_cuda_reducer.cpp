@@ -232,7 +232,7 @@ TEST_CASE("a gradient that is not on the declared device is refused by the param
             "the stream is of CUDA device 1, and the gradient is on device 0");
     weft_stream wrong = *twins.stream(1).view();
     wrong.device = 0;
-    refused(0, first.get(), &wrong, "the stream is one of device 1");
+    refused(0, first.get(), &wrong, "the stream belongs to device 1");
     const weft_stream of_thread = {sizeof of_thread, WEFT_DEVICE_CUDA, 0, cudaStreamPerThread};
     refused(0, first.get(), &of_thread, "the calling thread's own default one");
     refused(2, first.get(), nullptr,

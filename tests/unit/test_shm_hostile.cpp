@@ -295,7 +295,7 @@ TEST_CASE("a reducer's bucket that is claimed to be in no segment is an error by
   INFO(status.text());
   CHECK(status.code() == Code::kPeerFailed);
   CHECK(status.info().evidence == Evidence::kDescriptor);
-  CHECK(status.text().find("rank 1 claims a bucket outside its segment") == 0);
+  CHECK(status.text().find("rank 1 published a bucket outside its segment") == 0);
 }
 
 TEST_CASE("an address that cannot be pulled is an error by name") {
