@@ -19,12 +19,13 @@ class Remote {
   // Adds the touched part of a peer's buffer at `offset` (mapped) or `address` (pulled), after checking it.
   Status add_mapped(Group& group, int rank, uint64_t offset, uint64_t bytes, uint64_t alignment) {
     if (!group.valid_claim(offset, bytes, alignment)) {
-      return Status::error(Code::kPeerFailed,
-                           cat("rank ", group.name(rank), " published a buffer outside its segment: ", bytes,
-                               " bytes at offset ", offset, ", expected offsets from ", group.layout().arena,
-                               " to ", group.layout().total, ", at a multiple of ", alignment,
-                               ": the shared memory is corrupt"),
-                           Evidence::kDescriptor)
+      return Status::error(
+                 Code::kPeerFailed,
+                 cat("rank ", group.name(rank),
+                     " published a buffer outside its segment or misaligned: ", bytes, " bytes at offset ",
+                     offset, ", expected offsets from ", group.layout().arena, " to ", group.layout().total,
+                     ", at a multiple of ", alignment, ": the shared memory is corrupt"),
+                 Evidence::kDescriptor)
           .with_ranks({group.name(rank)});
     }
     buffers_.push_back({group.memory(rank, offset), offset, true});
