@@ -76,30 +76,50 @@ std::vector<PlannedBucket> assign(const Manifest& manifest, const std::vector<ui
   return buckets;
 }
 
+// Returns a text like "f32 on CUDA device 1", of what a bucket's members have in common.
+std::string kind_text(const Manifest& manifest, uint32_t param) {
+  const Param& p = manifest.params[param];
+  return cat(
+      p.pairs ? "complex " : "", name(p.dtype),
+      p.on_device() ? cat(" on CUDA device ", manifest.device(param)) : std::string(" in host memory"));
+}
+
 // Checks that every parameter with gradients is in exactly one bucket, and that a bucket's members have the
 // same dtype and device.
 Status check_buckets(const Manifest& manifest, const std::vector<std::vector<uint32_t>>& buckets) {
   std::vector<bool> seen(manifest.params.size());
   size_t count = 0;
   for (size_t b = 0; b < buckets.size(); b++) {
-    if (buckets[b].empty()) return Status::error(Code::kArg, cat("plan: bucket ", b, " is empty"));
+    if (buckets[b].empty())
+      return Status::error(Code::kArg,
+                           cat("plan: bucket ", b, " is empty; every bucket needs at least one parameter"));
     for (const uint32_t param : buckets[b]) {
       if (param >= seen.size()) {
-        return Status::error(Code::kArg,
-                             cat("plan: bucket ", b, " has an unknown parameter; there are ", seen.size()));
+        return Status::error(Code::kArg, cat("plan: bucket ", b, " has an unknown parameter, ", param,
+                                             param == UINT32_MAX ? " or more" : "", "; the reducer has ",
+                                             seen.size(), " parameters, numbered from 0"));
       }
       const Param& p = manifest.params[param];
       const Param& first = manifest.params[buckets[b].front()];
-      const std::string name = cat("plan: parameter ", param, " ('", p.name, "')");
-      if (!p.reduced()) return Status::error(Code::kArg, cat(name, " is ", p.kind()));
-      if (seen[param]) return Status::error(Code::kArg, name + " is listed twice");
+      const std::string text = cat("plan: parameter ", param, " ('", p.name, "')");
+      if (!p.reduced()) {
+        return Status::error(
+            Code::kArg, cat(text, " is in bucket ", b, ", but must be in no bucket, as it is ", p.kind()));
+      }
+      if (seen[param]) {
+        return Status::error(Code::kArg, cat(text, " is listed twice, the second time in bucket ", b,
+                                             "; every parameter with a gradient must be in one bucket"));
+      }
       if (p.dtype != first.dtype || p.pairs != first.pairs || p.device_kind != first.device_kind ||
           p.device != first.device) {
-        return Status::error(Code::kArg, cat(name, " cannot be in bucket ", b, " with '", first.name,
-                                             "': it has another dtype or device"));
+        return Status::error(Code::kArg,
+                             cat(text, " is ", kind_text(manifest, param), ", but '", first.name,
+                                 "' in the same bucket ", b, " is ", kind_text(manifest, buckets[b].front()),
+                                 "; parameters of a bucket must have one dtype and device"));
       }
       if (p.sparse() && buckets[b].size() > 1) {
-        return Status::error(Code::kArg, cat(name, " must be alone in bucket ", b, ": it is sparse"));
+        return Status::error(Code::kArg,
+                             cat(text, " must be alone in bucket ", b, ": its gradient is sparse"));
       }
       seen[param] = true;
       count++;
@@ -108,8 +128,9 @@ Status check_buckets(const Manifest& manifest, const std::vector<std::vector<uin
   if (count == manifest.reduced()) return {};
   size_t missing = 0;
   while (seen[missing] || !manifest.params[missing].reduced()) missing++;
-  return Status::error(Code::kArg, cat("plan: parameter ", missing, " ('", manifest.params[missing].name,
-                                       "') is in no bucket"));
+  return Status::error(Code::kArg,
+                       cat("plan: parameter ", missing, " ('", manifest.params[missing].name,
+                           "') is in no bucket; every parameter with a gradient must be in one bucket"));
 }
 
 }  // namespace
@@ -159,20 +180,25 @@ Status read_plan(const weft_plan& given, const Manifest& manifest,
                  std::vector<std::vector<uint32_t>>* buckets) {
   const uint64_t count = manifest.params.size();
   if (given.sizes == nullptr || given.params == nullptr) {
-    return Status::error(Code::kArg, "plan: sizes or params is NULL");
+    return Status::error(Code::kArg,
+                         cat("plan: weft_plan.", given.sizes == nullptr ? "sizes" : "params", " is NULL"));
   }
   if (given.bucket_count == 0 || given.bucket_count > count) {
-    return Status::error(Code::kArg,
-                         cat("plan: ", given.bucket_count, " buckets for ", count, " parameters"));
+    return Status::error(Code::kArg, cat("plan: weft_plan.bucket_count is ", given.bucket_count,
+                                         ": allowed are 1 to ", count, ", the number of parameters"));
   }
   buckets->clear();
   uint64_t at = 0;
   for (uint64_t b = 0; b < given.bucket_count; b++) {
-    if (given.sizes[b] > count - at) return Status::error(Code::kArg, "plan: more parameters than there are");
+    if (given.sizes[b] > count - at) {
+      return Status::error(
+          Code::kArg, cat("plan: weft_plan.sizes[", b, "] is ", given.sizes[b], ", but only ", count - at,
+                          " of ", count, " parameters are left for this bucket"));
+    }
     std::vector<uint32_t>& params = buckets->emplace_back();
     for (uint64_t i = 0; i < given.sizes[b]; i++) {
       const uint64_t param = given.params[at++];
-      params.push_back(param < count ? static_cast<uint32_t>(param) : UINT32_MAX);
+      params.push_back(static_cast<uint32_t>(std::min<uint64_t>(param, UINT32_MAX)));
     }
   }
   return check_buckets(manifest, *buckets);
@@ -208,18 +234,25 @@ void Plan::take_limits(const Plan& equal) {
 
 Status Plan::unpack(const Manifest& manifest, const std::vector<uint32_t>& words, Plan* plan) {
   const size_t params = manifest.params.size();
-  const auto bad = [] { return Status::error(Code::kMismatch, "it is not readable"); };
-  if (words.size() != Plan::words(params) || words[0] == 0 || words[0] > params) return bad();
+  const auto bad = [](const std::string& why) { return Status::error(Code::kMismatch, why); };
+  if (words.size() != Plan::words(params))
+    return bad(cat("it has ", words.size(), " words, expected ", Plan::words(params)));
+  if (words[0] == 0 || words[0] > params)
+    return bad(cat("it has ", words[0], " buckets, expected 1 to ", params));
   std::vector<std::vector<uint32_t>> buckets;
   size_t at = 1 + words[0];
   for (uint32_t b = 0; b < words[0]; b++) {
     const uint32_t size = words[1 + b];
-    if (size > words.size() - at) return bad();
+    if (size > words.size() - at)
+      return bad(
+          cat("bucket ", b, " has ", size, " parameters, but only ", words.size() - at, " words are left"));
     const auto first = words.begin() + static_cast<ptrdiff_t>(at);
     buckets.emplace_back(first, first + size);
     at += size;
   }
-  if (words.size() - at < 2 * buckets.size()) return bad();
+  if (words.size() - at < 2 * buckets.size())
+    return bad(
+        cat("only ", words.size() - at, " words are left for the limits of ", buckets.size(), " buckets"));
   const Status made = make_plan(manifest, buckets, plan);
   if (!made.ok()) return Status::error(Code::kMismatch, made.text());
   for (PlannedBucket& bucket : plan->buckets) {

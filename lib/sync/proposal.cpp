@@ -33,7 +33,7 @@ Status Proposal::read(ByteView bytes, Proposal* out) {
   for (uint32_t i = 0; i < limits && reader.ok(); i++) out->limits.push_back(reader.get<uint64_t>());
   out->plan = reader.get<uint64_t>();
   out->uses = reader.get<uint64_t>();
-  if (!reader.ok()) return Status::error(Code::kMismatch, "unreadable");
+  if (!reader.ok()) return Status::error(Code::kMismatch, "the reducer options that it sent are malformed");
   const size_t read =
       sizeof(uint32_t) * 7 + sizeof(uint64_t) * 3 + out->hook.size() + limits * sizeof(uint64_t);
   return Manifest::read(bytes.subspan(read), &out->manifest);
@@ -55,32 +55,36 @@ std::string proposal_difference(int rank, ByteView mine, int other_rank, ByteVie
     return cat("bucket limits are [", list_text(a.limits), "] on rank ", rank, " and [", list_text(b.limits),
                "] on rank ", other_rank);
   }
-  if (a.plan != b.plan) return cat("ranks ", rank, " and ", other_rank, " bring different plans");
+  if (a.plan != b.plan) {
+    return cat("weft_reducer_options.plan differs between ranks ", rank, " and ", other_rank,
+               ": all ranks must pass the same plan, or all none");
+  }
   if (a.uses != b.uses) {
-    return cat("ranks ", rank, " and ", other_rank, " say that parameters are used differently often");
+    return cat("weft_param.uses differs between ranks ", rank, " and ", other_rank,
+               ": all ranks must declare the same number of uses for each parameter");
   }
   if (a.flags != b.flags) {
-    return cat("the reducer's flags are ", a.flags, " on rank ", rank, " and ", b.flags, " on rank ",
+    return cat("weft_reducer_options.flags is ", a.flags, " on rank ", rank, " and ", b.flags, " on rank ",
                other_rank);
   }
   if (a.divide_by != b.divide_by) {
-    return cat("divide_by is ", a.divide_by, " on rank ", rank, " and ", b.divide_by, " on rank ",
-               other_rank);
+    return cat("weft_reducer_options.divide_by is ", a.divide_by, " on rank ", rank, " and ", b.divide_by,
+               " on rank ", other_rank);
   }
   if (a.reduce_dtype != b.reduce_dtype) {
     const auto type = [](int32_t dtype) {
       return dtype == 0 ? "the gradients' own" : name(static_cast<Dtype>(dtype));
     };
-    return cat("reduce_dtype is ", type(a.reduce_dtype), " on rank ", rank, " and ", type(b.reduce_dtype),
-               " on rank ", other_rank);
+    return cat("weft_reducer_options.reduce_dtype is ", type(a.reduce_dtype), " on rank ", rank, " and ",
+               type(b.reduce_dtype), " on rank ", other_rank);
   }
   if (a.buffers_root != b.buffers_root) {
-    return cat("buffers_root is ", a.buffers_root, " on rank ", rank, " and ", b.buffers_root, " on rank ",
-               other_rank);
+    return cat("weft_reducer_options.buffers_root is ", a.buffers_root, " on rank ", rank, " and ",
+               b.buffers_root, " on rank ", other_rank);
   }
   if (a.check_interval != b.check_interval) {
-    return cat("check_interval is ", a.check_interval, " on rank ", rank, " and ", b.check_interval,
-               " on rank ", other_rank);
+    return cat("weft_reducer_options.check_interval is ", a.check_interval, " on rank ", rank, " and ",
+               b.check_interval, " on rank ", other_rank);
   }
   if (a.hook != b.hook) {
     return cat("the hook is '", a.hook, "' on rank ", rank, " and '", b.hook, "' on rank ", other_rank);

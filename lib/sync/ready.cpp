@@ -120,7 +120,8 @@ void Reducer::arrive(uint32_t bucket) {
 Status Reducer::known(const ReducerState& state, uint64_t param) {
   const std::vector<Param>& params = state.manifest.params;
   if (param >= params.size()) {
-    return Status::error(Code::kArg, cat("parameter ", param, " is unknown: there are ", params.size()));
+    return Status::error(Code::kArg, cat("parameter ", param, " is unknown: the reducer has ", params.size(),
+                                         " parameters, numbered from 0"));
   }
   if (params[param].reduced()) return {};
   return Status::error(Code::kArg,
@@ -132,27 +133,31 @@ Status Reducer::ready_refused(uint64_t param, StepWord step) const {
   WEFT_TRY(known(param));
   const std::string name = cat("parameter ", param, " ('", state_->manifest.params[param].name, "')");
   if (!step.open()) {
-    return Status::error(Code::kState, cat(name, " became ready outside a step: call begin first"));
+    return Status::error(Code::kState,
+                         cat(name, " became ready outside a step: call weft_reducer_begin first"));
   }
   if (state_->comm->failed() && !state_->retain) return state_->comm->failure();
   const Uses* const uses = state_->uses.get();
   const bool never = uses != nullptr && uses->needed(param) == 0;  // learned to be absent from every step
   if (state_->presence->absent(param, step.stamp()) && !never) {
-    return Status::error(Code::kState, cat(name, " became ready, but is absent from this step"));
+    return Status::error(Code::kState,
+                         cat(name,
+                             " became ready, but this rank has declared it absent from this step, or began "
+                             "the step without data"));
   }
   if (uses != nullptr) return too_often(param, step);
   return Status::error(
       Code::kState,
       cat(name,
           " became ready twice in one step. Is it used twice in the model, or is part of backward run again "
-          "(checkpointing)? Declare how often in weft_param.uses, create the reducer with "
-          "WEFT_REDUCER_STATIC, or "
-          "say that it is ready once its gradient is complete"));
+          "(checkpointing)? Declare the number of uses in weft_param.uses, create the reducer with "
+          "WEFT_REDUCER_STATIC, or make it ready only when its gradient is complete"));
 }
 
 Status Reducer::no_dense_gradient(const ReducerState& state, uint64_t param) {
   return Status::error(Code::kArg, cat("parameter ", param, " ('", state.manifest.params[param].name,
-                                       "'): its gradient is sparse: weft_reducer_ready_sparse"));
+                                       "'): its gradient is sparse: use weft_reducer_ready_sparse and "
+                                       "weft_reducer_sparse_result"));
 }
 
 Status Reducer::check_gradient(uint64_t param, const void* gradient, const weft_stream* stream) const {
@@ -162,19 +167,22 @@ Status Reducer::check_gradient(uint64_t param, const void* gradient, const weft_
   if (!state_->copy && !state_->strays) {
     return Status::error(
         Code::kArg,
-        cat(name, "the gradient is at ", gradient, " and not where weft_reducer_grad_view says, at ",
+        cat(name, "the gradient is at ", gradient, ", but in view mode it must be in its view at ",
             static_cast<const void*>(state_->buckets->place(param).memory),
-            "; in view mode it must be computed there (a re-plan moves the views), or be copied "
-            "there: WEFT_REDUCER_COPY_STRAYS"));
+            " (weft_reducer_grad_view; a re-plan moves the views). Compute it there, or create the reducer "
+            "with WEFT_REDUCER_COPY_STRAYS"));
   }
   if (!state_->copy && state_->buckets->hold(gradient)) {
-    return Status::error(
-        Code::kArg,
-        cat(name, "the gradient is at ", gradient, ", in the view of another one: a re-plan has moved it to ",
-            static_cast<const void*>(state_->buckets->place(param).memory), " (weft_reducer_grad_view)"));
+    return Status::error(Code::kArg, cat(name, "the gradient is at ", gradient,
+                                         ", inside the reducer's buckets, but its view is at ",
+                                         static_cast<const void*>(state_->buckets->place(param).memory),
+                                         ": a re-plan moves the views, so ask weft_reducer_grad_view again"));
   }
-  if (gradient == nullptr) return Status::error(Code::kArg, cat(name, "the gradient is NULL"));
-  return Status::error(Code::kArg, cat(name, "the gradient is not aligned to its elements"));
+  if (gradient == nullptr)
+    return Status::error(Code::kArg,
+                         cat(name, "the gradient is NULL: pass its address, or set weft_param.gradient"));
+  return Status::error(Code::kArg, cat(name, "the gradient at ", gradient, " is not aligned to its ",
+                                       state_->buckets->place(param).gradient_bytes, "-byte elements"));
 }
 
 }  // namespace weft

@@ -22,7 +22,7 @@ uint64_t span_of(const Param& param) {
 const char* place_text(MemoryPlace place) {
   switch (place) {
     case MemoryPlace::kDevice:
-      return "memory of another device";
+      return "the memory of another device";
     case MemoryPlace::kManaged:
       return "managed memory";
     case MemoryPlace::kPinned:
@@ -52,17 +52,17 @@ Status Reducer::check_gradient_memory(uint64_t param, const void* gradient) cons
   for (const std::byte* at : {first, first + span_of(p) - 1}) {
     PointerInfo info;
     WEFT_TRY(accelerator->look_at(at, &info));
-    const char* const verb = at == first ? "the gradient is " : "the gradient ends in ";
+    const char* const verb = at == first ? "the gradient is in " : "the gradient ends in ";
     if (!p.on_device()) {
       if (info.place != MemoryPlace::kDevice) continue;
       return Status::error(Code::kArg, cat(verb, "memory of CUDA device ", info.device,
-                                           ", but weft_param says that it is in host memory"));
+                                           ", but weft_param.device_kind declares host memory"));
     }
     const int device = s.manifest.device(param);
     if (info.place == MemoryPlace::kManaged || (info.place == MemoryPlace::kDevice && info.device == device))
       continue;
-    return Status::error(Code::kArg, cat(verb, place_text(info.place),
-                                         ", but weft_param says that it is on CUDA device ", device));
+    return Status::error(Code::kArg,
+                         cat(verb, place_text(info.place), ", but weft_param declares CUDA device ", device));
   }
   return {};
 }
@@ -71,11 +71,15 @@ Status Reducer::check_gradient_stream(uint64_t param, const weft_stream* stream)
   const ReducerState& s = *state_;
   const int device = s.devices->device(s.buckets->place(param).bucket);
   if (stream == nullptr || stream->kind == WEFT_DEVICE_HOST) {
-    return Status::error(Code::kArg,
-                         cat("it is on CUDA device ", device, ": say on which stream its gradient is made"));
+    return Status::error(Code::kArg, cat("its gradient is on CUDA device ", device,
+                                         ": pass the weft_stream on which the program computes it"));
   }
-  if (stream->struct_size < sizeof *stream || stream->kind != WEFT_DEVICE_CUDA)
-    return Status::error(Code::kArg, "the stream is no weft_stream of a CUDA device");
+  if (stream->struct_size < sizeof *stream || stream->kind != WEFT_DEVICE_CUDA) {
+    return Status::error(
+        Code::kArg, cat("weft_stream.kind is ", stream->kind, " and its struct_size ", stream->struct_size,
+                        ": expected WEFT_DEVICE_CUDA (", static_cast<int>(WEFT_DEVICE_CUDA),
+                        ") and at least ", sizeof *stream, " bytes"));
+  }
   if (stream->device != device) {
     return Status::error(Code::kArg, cat("the stream is of CUDA device ", stream->device,
                                          ", and the gradient is on device ", device));
@@ -83,8 +87,8 @@ Status Reducer::check_gradient_stream(uint64_t param, const weft_stream* stream)
   if (s.devices->accelerator().own_of_thread(stream->handle)) {
     return Status::error(
         Code::kUnsupported,
-        "the stream is the calling thread's own default one, and the bucket's last gradient may come on "
-        "another thread: give a stream that the program has made");
+        "the stream is the calling thread's default stream (cudaStreamPerThread), which other threads cannot "
+        "name when they complete the bucket: pass a stream that the program has created");
   }
   return {};
 }
@@ -97,15 +101,19 @@ Status Reducer::find_gradient(uint64_t param, void** gradient) const {
     std::byte* const view = s.views_on_devices->of(param);
     if (*gradient != nullptr && *gradient != view) {
       return Status::error(
-          Code::kArg, cat("the gradient is at ", *gradient, " and not where weft_reducer_grad_view says, at ",
-                          static_cast<const void*>(view)));
+          Code::kArg, cat("the gradient is at ", *gradient, ", but in view mode it must be in its view at ",
+                          static_cast<const void*>(view), " (weft_reducer_grad_view)"));
     }
     *gradient = view;
     return {};
   }
-  if (*gradient == nullptr && place.count > 0) return Status::error(Code::kArg, "the gradient is NULL");
-  if (reinterpret_cast<uintptr_t>(*gradient) % place.gradient_bytes != 0)
-    return Status::error(Code::kArg, "the gradient is not aligned to its elements");
+  if (*gradient == nullptr && place.count > 0) {
+    return Status::error(Code::kArg, "the gradient is NULL: pass its address, or set weft_param.gradient");
+  }
+  if (reinterpret_cast<uintptr_t>(*gradient) % place.gradient_bytes != 0) {
+    return Status::error(Code::kArg, cat("the gradient at ", *gradient, " is not aligned to its ",
+                                         place.gradient_bytes, "-byte elements"));
+  }
   return check_gradient_memory(param, *gradient);
 }
 
@@ -116,9 +124,15 @@ Status Reducer::come_from_device(uint64_t param, void** gradient, const weft_str
   WEFT_TRY(check_gradient_stream(param, stream));
   WEFT_TRY(find_gradient(param, gradient));
   const bool adds = s.copy && step.local();
-  if (adds && (!place.layout->dense() || place.dtype != s.manifest.params[param].dtype)) {
-    return Status::error(Code::kUnsupported,
-                         "on a device a local step adds up gradients without gaps, in their own type alone");
+  const Dtype dtype = s.manifest.params[param].dtype;
+  if (adds && (!place.layout->dense() || place.dtype != dtype)) {
+    return Status::error(
+        Code::kUnsupported,
+        cat("a local step cannot accumulate this gradient on its device: it ",
+            place.layout->dense()
+                ? cat("is ", weft::name(dtype), ", but the reducer accumulates in ", weft::name(place.dtype))
+                : std::string("has gaps between its elements"),
+            "; allowed are gradients without gaps, accumulated in their own dtype"));
   }
   // The parameter is ready already, and the call will be rejected, so nothing is noted.
   if (s.readiness->claimed(param, step.stamp())) return {};
@@ -175,7 +189,9 @@ Status Reducer::await_devices(Deadline deadline) {
   DeviceBuckets* const devices = state_->devices.get();
   if (devices == nullptr) return {};
   if (state_->comm->context().engine().wait([&] { return devices->quiet(); }, deadline)) return {};
-  return Status::error(Code::kTimeout, "gradients of local steps are still being added up on a device");
+  return Status::error(
+      Code::kTimeout,
+      "CUDA devices have not finished accumulating the gradients of local steps before the deadline");
 }
 
 // Copies one result to a gradient in device memory after a step, and waits.
@@ -204,7 +220,8 @@ Status Reducer::result_on_device(uint64_t param, void* gradient) {
   };
   const Deadline deadline = s.comm->op_deadline(timeout_ms_);
   if (!s.comm->context().engine().wait(over, deadline))
-    return Status::error(Code::kTimeout, "the device is stuck");
+    return Status::error(Code::kTimeout, cat("CUDA device ", devices.device(place.bucket),
+                                             " has not copied the result before the deadline of a step"));
   return failed;
 }
 
@@ -260,23 +277,26 @@ Status Reducer::check_stream_wait(uint64_t param, uint32_t stamp) const {
   if (s.norms && !lets_streams_wait()) {
     return Status::error(
         Code::kState,
-        "results come with finish, because they have norms: in WEFT_PROGRESS_CALLER, and with "
-        "WEFT_CONTEXT_HOST_WAITS, a stream can wait for them after it");
+        "a reducer with WEFT_REDUCER_NORMS has its results only after finish, and with WEFT_PROGRESS_CALLER "
+        "or "
+        "WEFT_CONTEXT_HOST_WAITS streams cannot wait for them earlier: call weft_reducer_finish first");
   }
   if (s.readiness->full()) return {};
   const std::vector<uint32_t> missing = s.readiness->missing();
   if (missing.empty()) return {};  // another thread's ready call is about to return
   return Status::error(
-      Code::kState, cat("a stream cannot wait for parameter ", param, " ('", s.manifest.params[param].name,
-                        "') yet: the gradients of ", s.manifest.names(missing, 8),
-                        " are not ready in this step, and what makes them may come after it on the stream"));
+      Code::kState,
+      cat("a stream cannot wait for parameter ", param, " ('", s.manifest.params[param].name,
+          "') yet: the gradients of ", s.manifest.names(missing, 8),
+          " are not ready in this step, and may be computed on this stream after the wait. Make "
+          "all parameters of the step ready first"));
 }
 
 // Makes a stream wait in place of the host for one parameter's result.
 Status Reducer::stream_wait_param(uint64_t param, int device, DeviceStream stream) {
   ReducerState& s = *state_;
   WEFT_TRY(note(known(param)));
-  if (!s.devices) return note(no_streams());
+  if (!s.devices) return note(no_streams().with_prefix("the reducer has no gradients on devices: "));
   const uint32_t stamp = synchronised_.load();
   Context& context = s.comm->context();
   const uint32_t bucket = s.buckets->place(param).bucket;
@@ -289,7 +309,9 @@ Status Reducer::stream_wait_param(uint64_t param, int device, DeviceStream strea
   if (!lets_streams_wait()) return wait_param(param, timeout_ms_);
   if (!await_gradients(stamp, deadline)) {
     if (s.comm->failed()) return note(s.comm->failure());
-    return note(Status::error(Code::kTimeout, "another thread's call of ready does not return"));
+    return note(Status::error(
+        Code::kTimeout,
+        "a call of weft_reducer_ready on another thread has not returned before the deadline of a step"));
   }
   if (step_->holds(device, stream, bucket)) return {};
   DeviceCall call;

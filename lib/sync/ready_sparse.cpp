@@ -14,8 +14,8 @@ Status check_on_host(Accelerator& accelerator, const weft_sparse& entries) {
     if (start != nullptr) WEFT_TRY(accelerator.look_at(start, &info));
     if (info.place != MemoryPlace::kDevice) continue;
     return Status::error(Code::kArg, cat(start == entries.indices ? "its indices are" : "its values are",
-                                         " memory of CUDA device ", info.device,
-                                         ", and sparse gradients are in host memory in this version"));
+                                         " in memory of CUDA device ", info.device,
+                                         ", but sparse gradients must be in host memory in this version"));
   }
   return {};
 }
@@ -35,10 +35,13 @@ Status Reducer::ready_sparse(uint64_t param, const weft_sparse& entries, const w
   SparseGradient* const gradient = s.sparse ? s.sparse->of(param) : nullptr;
   if (gradient == nullptr) {
     WEFT_TRY(note(known(param)));
-    return named(Status::error(Code::kArg, "its gradient is not sparse: weft_reducer_ready"));
+    return named(Status::error(Code::kArg, "its gradient is not sparse: use weft_reducer_ready"));
   }
   if (stream != nullptr && stream->kind != WEFT_DEVICE_HOST) {
-    return named(Status::error(Code::kUnsupported, "sparse gradients are in host memory in this version"));
+    return named(
+        Status::error(Code::kUnsupported, cat("weft_stream.kind is ", stream->kind,
+                                              ", but sparse gradients must be in host memory in this "
+                                              "version: pass no stream")));
   }
   if (s.beside_devices.load(std::memory_order_relaxed) && entries.count > 0)
     WEFT_TRY(named(check_on_host(*s.comm->context().accelerator(), entries)));
@@ -80,7 +83,7 @@ Status Reducer::sparse_result(uint64_t param, weft_sparse* result) {
   const SparseGradient* const gradient = s.sparse ? s.sparse->of(param) : nullptr;
   if (gradient == nullptr) {
     return note(Status::error(Code::kArg, cat("parameter ", param, " ('", s.manifest.params[param].name,
-                                              "'): its gradient is not sparse: weft_reducer_result")));
+                                              "'): its gradient is not sparse: use weft_reducer_result")));
   }
   WEFT_TRY(note(check_result(param)));
   gradient->result(result);

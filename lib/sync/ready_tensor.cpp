@@ -109,9 +109,9 @@ Status Reducer::ready_restrided(uint64_t param, const weft_tensor& gradient) {
   if (copied_gradients_.fetch_add(1, std::memory_order_relaxed) == 0) {
     state_->comm->context().log().warn(
         cat("rank ", state_->comm->rank(), ": the gradient of parameter ", param, " ('", wanted.name,
-            "') is ", tensor_text(gradient), ", the parameter ", wanted.text(),
-            ". It is copied element by element, which is slow; others are counted in "
-            "weft_reducer_stats.copied_gradients. WEFT_REDUCER_STRICT_STRIDES makes this an error"));
+            "') is ", tensor_text(gradient), ", but the parameter is ", wanted.text(),
+            ". It is copied element by element, which is slow. weft_reducer_stats.copied_gradients counts "
+            "such gradients. WEFT_REDUCER_STRICT_STRIDES makes this an error"));
   }
   return {};
 }
@@ -121,11 +121,11 @@ Status Reducer::another_tensor(uint64_t param, const weft_tensor& gradient, bool
   Param wanted = state_->manifest.params[param];
   const std::string name = cat("parameter ", param, " ('", wanted.name, "'): ");
   if (gradient.ndim < 0 || gradient.ndim > kMaxParamDims) {
-    return Status::error(Code::kArg,
-                         cat(name, "its gradient's ndim is ", gradient.ndim, ", not 0 to ", kMaxParamDims));
+    return Status::error(
+        Code::kArg, cat(name, "weft_tensor.ndim is ", gradient.ndim, ": allowed are 0 to ", kMaxParamDims));
   }
   if (gradient.ndim > 0 && gradient.shape == nullptr) {
-    return Status::error(Code::kArg, cat(name, "its gradient's shape is NULL"));
+    return Status::error(Code::kArg, cat(name, "weft_tensor.shape is NULL, but its ndim is ", gradient.ndim));
   }
   if (viewed && !wanted.dense) wanted.strides = row_major(wanted.shape);
   const std::string where = device_text(wanted.device_kind, device_of(param));

@@ -221,22 +221,21 @@ TEST_CASE("a gradient that is not on the declared device is refused by the param
                    "no name: " + Twins::error(reducer));
     };
     const weft_stream* const on = twins.stream(0).view();
-    refused(0, memory.data(), on,
-            "is host memory, or freed, but weft_param says that it is on CUDA device 0");
+    refused(0, memory.data(), on, "is in host memory, or freed, but weft_param declares CUDA device 0");
     refused(0, freed, on, "is host memory, or freed");
     refused(0, second.get(), on, "is memory of another device");
     refused(0, first.get() + 32, on, "ends in host memory");
     refused(0, reinterpret_cast<char*>(first.get()) + 1, on, "not aligned");
-    refused(0, first.get(), nullptr, "say on which stream");
+    refused(0, first.get(), nullptr, "pass the weft_stream");
     refused(0, first.get(), twins.stream(1).view(),
             "the stream is of CUDA device 1, and the gradient is on device 0");
     weft_stream wrong = *twins.stream(1).view();
     wrong.device = 0;
     refused(0, first.get(), &wrong, "the stream belongs to device 1");
     const weft_stream of_thread = {sizeof of_thread, WEFT_DEVICE_CUDA, 0, cudaStreamPerThread};
-    refused(0, first.get(), &of_thread, "the calling thread's own default one");
+    refused(0, first.get(), &of_thread, "the calling thread's default stream");
     refused(2, first.get(), nullptr,
-            "is memory of CUDA device 0, but weft_param says that it is in host memory");
+            "is in memory of CUDA device 0, but weft_param.device_kind declares host memory");
     refused(2, memory.data(), on, "device streams");
     // Correct calls are accepted after all these errors.
     notes.expect(weft_reducer_ready(reducer, 0, first.get(), on) == WEFT_OK, "here");
@@ -276,7 +275,7 @@ TEST_CASE("a host reducer detects a gradient on a device") {
     notes.expect(weft_reducer_ready(reducer, 0, device.get(), nullptr) == WEFT_ERR_ARG, "taken");
     notes.expect(has(Twins::error(reducer), "'w'") &&
                      has(Twins::error(reducer),
-                         "is memory of CUDA device 0, but weft_param says that it is in host memory"),
+                         "is in memory of CUDA device 0, but weft_param.device_kind declares host memory"),
                  Twins::error(reducer));
     notes.expect(weft_reducer_ready(reducer, 0, host.data(), nullptr) == WEFT_OK, "host");
     const int64_t index = 3;

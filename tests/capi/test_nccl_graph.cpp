@@ -400,7 +400,7 @@ TEST_CASE("calls that a captured step does not allow are refused by name, and la
     refused(weft_reducer_ready(reducer, 0, trained.gradient(0), trained.main().view()), WEFT_ERR_STATE,
             "the stream is not being captured");
     refused(weft_reducer_ready(reducer, 0, trained.gradient(0), nullptr), WEFT_ERR_ARG,
-            "say on which stream");
+            "pass the weft_stream");
     const uint64_t first = 0;
     refused(weft_reducer_absent(reducer, &first, 1), WEFT_ERR_UNSUPPORTED, "absent from a captured step");
     refused(weft_reducer_broadcast(reducer, nullptr, nullptr), WEFT_ERR_STATE, "inside a captured step");

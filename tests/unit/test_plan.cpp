@@ -154,9 +154,9 @@ TEST_CASE("a plan of the program's own is taken if every parameter is in one buc
   };
   refused({{0, 2}}, "'p1') is in no bucket");
   refused({{0, 2}, {1, 1}}, "'p1') is listed twice");
-  refused({{0, 1}, {2}}, "'p1') cannot be in bucket 0 with 'p0'");
+  refused({{0, 1}, {2}}, "'p1') is f64 in host memory, but 'p0' in the same bucket 0 is f32 in host memory");
   refused({{0, 2}, {1}, {}}, "bucket 2 is empty");
-  refused({{0, 2}, {1, 3}}, "unknown parameter");
+  refused({{0, 2}, {1, 3}}, "bucket 1 has an unknown parameter, 3; the reducer has 3");
 }
 
 TEST_CASE("a plan can be encoded and decoded, and invalid encodings are refused") {

@@ -65,7 +65,7 @@ TEST_CASE("ranks that declare different uses get an error") {
   check(run_threads(2, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
     refused(self, make(self, model, 2 + static_cast<uint32_t>(self.rank), 0, &reducer), Code::kMismatch,
-            "used differently often");
+            "weft_param.uses differs between ranks 1 and 0");
   }));
 }
 
