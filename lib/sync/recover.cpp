@@ -43,7 +43,7 @@ Status Reducer::commit(Deadline deadline) {
     return {};
   }
   return note(done.with_prefix(cat("step ", stats_.steps - 1,
-                                   " is reduced on this rank; whether it is on all others is not known: "))
+                                   " is reduced on this rank, but not every other rank has confirmed it: "))
                   .with_step(stats_.steps - 1));
 }
 
@@ -54,7 +54,7 @@ Status Reducer::agree_on_committed(const Agreement& agreement, const Status& giv
                                    Plan* plan) {
   Comm& comm = agreement.comm;
   const auto difference = [](int rank, ByteView mine, int other_rank, ByteView theirs) {
-    return cat("rank ", rank, " binds another reducer than rank ", other_rank, ": ",
+    return cat("rank ", rank, " rebinds a reducer that differs from that of rank ", other_rank, ": ",
                proposal_difference(rank, mine, other_rank, theirs));
   };
   WEFT_TRY(agree_on(agreement, given, state_->wanted, difference));
@@ -73,7 +73,9 @@ Status Reducer::agree_on_committed(const Agreement& agreement, const Status& giv
     alike &= reader.get<uint64_t>() == my_plan;
     replanned_ |= reader.get<uint8_t>() != 0;
     if (!reader.done()) {
-      return Status::error(Code::kMismatch, cat("what rank ", r, " says of its reducer is not readable"))
+      return Status::error(Code::kMismatch,
+                           cat("rebind: rank ", r, " sent ", all[static_cast<size_t>(r)].size(),
+                               " bytes about its reducer, expected ", mine.bytes().size()))
           .with_ranks({r});
     }
     *committed = std::min(*committed, steps);
@@ -82,10 +84,12 @@ Status Reducer::agree_on_committed(const Agreement& agreement, const Status& giv
   if (alike) return {};
   WEFT_TRY(comm.agree(std::as_bytes(std::span(words)), &all, agreement.deadline));
   if (all[0].size() != words.size() * sizeof words[0]) {
-    return Status::error(Code::kMismatch, "rank 0's plan is not readable").with_ranks({0});
+    return Status::error(Code::kMismatch, cat("rebind: rank 0 sent a plan of ", all[0].size(),
+                                              " bytes, expected ", words.size() * sizeof words[0]))
+        .with_ranks({0});
   }
   std::memcpy(words.data(), all[0].data(), all[0].size());
-  return Plan::unpack(state_->manifest, words, plan);
+  return Plan::unpack(state_->manifest, words, plan).with_prefix("rebind: rank 0's plan: ");
 }
 
 // Checks that the reducer can be bound to comm now: none of its operations is in progress.
@@ -93,13 +97,15 @@ Status Reducer::check_rebind(Comm& comm) {
   const ReducerState& old = *state_;
   Context& context = old.comm->context();
   if (&comm.context() != &context) {
-    return Status::error(Code::kArg, "the communicator belongs to another context");
+    return Status::error(Code::kArg,
+                         "rebind: the communicator belongs to another context than the reducer's; create it "
+                         "in the reducer's context");
   }
   if (old.hook_lane) {
     return Status::error(Code::kUnsupported,
                          cat("hook '", old.hook->name(),
-                             "' has a communicator of its own, which does not "
-                             "change with the reducer's: create a new hook and a new reducer"));
+                             "' has a communicator of its own, which a rebind does not replace: create a new "
+                             "hook and a new reducer"));
   }
   WEFT_TRY(outside_capture("rebind"));
   if (old.readiness->step().open()) {
@@ -110,17 +116,20 @@ Status Reducer::check_rebind(Comm& comm) {
   const auto returned = [&] { return !step_->stage_out(); };
   const Deadline soon = Deadline::after(context.clock(), kPatienceMs, 0);
   if (!quiet || !context.engine().wait(returned, soon)) {
-    return Status::error(Code::kState, cat("a stage of hook '", old.hook->name(), "' has not returned"));
+    return Status::error(Code::kState,
+                         cat("rebind: a stage of hook '", old.hook->name(), "' has not returned within ",
+                             kPatienceMs, " ms: let it return, and rebind again"));
   }
   if (step_->stage_given_up()) {  // the stage has returned, but is still pending
-    return Status::error(Code::kState, cat("a stage of hook '", old.hook->name(),
+    return Status::error(Code::kState, cat("rebind: a stage of hook '", old.hook->name(),
                                            "' was given up before it completed, and may still write into "
                                            "its bucket: create a new reducer"));
   }
   // Another thread may still be copying a gradient that came too late for the step.
   const auto settled = [&] { return old.readiness->step().local() || old.readiness->settled(); };
   if (!context.engine().wait(settled, Deadline::after(context.clock(), kPatienceMs, 0))) {
-    return Status::error(Code::kState, "a call of weft_reducer_ready has not returned");
+    return Status::error(Code::kState, cat("rebind: a call of weft_reducer_ready has not returned within ",
+                                           kPatienceMs, " ms: let it return, and rebind again"));
   }
   WEFT_TRY(await_devices(Deadline::after(context.clock(), kPatienceMs, 0)));
   return comm.failed() ? comm.failure() : Status();
@@ -211,14 +220,15 @@ Status Reducer::retry(const weft_finish_options& options) {
   WEFT_TRY(note(check_finish(options)));
   if (s.comm->failed()) return note(s.comm->failure());
   if (s.readiness->step().open()) {
-    return note(Status::error(Code::kState, cat("retry inside ", step_text(), ": finish it")));
+    return note(Status::error(Code::kState, cat("retry inside ", step_text(), ": finish it first")));
   }
   WEFT_TRY(note(end_owed_gather()));
   if (!s.retain || kept_step_ != stats_.steps) {
     return note(Status::error(
-        Code::kState, cat("of step ", stats_.steps, " nothing is kept: ",
+        Code::kState, cat("retry: no gradients of step ", stats_.steps, " are retained: ",
                           !s.retain ? "the reducer was created without WEFT_REDUCER_RETAIN"
-                                    : "not all gradients became ready, or it is committed; compute it")));
+                                    : "it has not begun, not all of its gradients became ready, or the plan "
+                                      "has changed since. Compute the step again")));
   }
   for (uint32_t b = 0; b < kept_buckets_; b++) {
     std::copy_n(s.buckets->retained(b), s.plan.buckets[b].count * dtype_size(s.buckets->held(b)),

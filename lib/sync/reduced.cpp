@@ -23,9 +23,9 @@ Status PeerBuckets::make(const Agreement& agreement, const Plan& plan, const Buc
     if (local.ok() && !comm.collectives().place_of(buckets.buffers()[b], bytes[b], &place)) {
       local = Status::error(
           Code::kUnsupported,
-          cat("WEFT_REDUCER_REDUCED_VIEWS: ranks do not reach each other's buckets by backend '",
+          cat("WEFT_REDUCER_REDUCED_VIEWS: other ranks cannot read this rank's buckets over backend '",
               comm.collectives().name(),
-              "': it needs shm and, to be bound to another communicator, one shrunk from its first one"));
+              "'. Use backend shm; a rebind needs a communicator that is shrunk from the first one"));
     }
     mine.put(place);
   }
@@ -53,7 +53,9 @@ Status PeerBuckets::find(Comm& comm, const std::vector<uint64_t>& bytes, const s
       memory_.push_back(at);
     }
     if (!reader.done()) {
-      return Status::error(Code::kMismatch, cat("rank ", r, " says unreadably where its buckets are"))
+      return Status::error(Code::kMismatch,
+                           cat("rank ", r, " sent ", said[static_cast<size_t>(r)].size(),
+                               " bytes of bucket addresses, expected ", bytes.size() * sizeof(uint64_t)))
           .with_ranks({r});
     }
   }
@@ -69,8 +71,8 @@ Status Reducer::await_readers() {
   const Status came = state_->comm->run(state_->lane, barrier, state_->comm->op_deadline(timeout_ms_));
   lent_ = false;  // also after a failure, which has failed the communicator
   if (!came.ok()) {
-    return came.with_prefix(cat("begin: not every rank has come to it, and results of step ",
-                                stats_.steps - 1, " may still be read: "));
+    return came.with_prefix(cat("begin: not every rank has called it, so results of step ", stats_.steps - 1,
+                                " may still be read: "));
   }
   return {};
 }
@@ -81,17 +83,19 @@ Status Reducer::reduced_view(uint64_t param, weft_reduced_piece* pieces, uint64_
   WEFT_TRY(settle_finish());
   const ReducerState& s = *state_;
   if (!s.peers) {
-    return note(
-        Status::error(Code::kState, "reduced view: create the reducer with WEFT_REDUCER_REDUCED_VIEWS"));
+    return note(Status::error(
+        Code::kState, "weft_reducer_reduced_view needs a reducer created with WEFT_REDUCER_REDUCED_VIEWS"));
   }
   WEFT_TRY(note(known(param)));
   if (s.readiness->step().open()) {
     return note(Status::error(Code::kState, cat("reduced view inside ", step_text(), ": finish it first")));
   }
   if (!lent_) {
-    return note(Status::error(Code::kState,
-                              cat("parameter ", param, " ('", s.manifest.params[param].name,
-                                  "'): the last step has no results on all ranks, or was not synchronised")));
+    return note(Status::error(
+        Code::kState,
+        cat("parameter ", param, " ('", s.manifest.params[param].name,
+            "') has no reduced views: no synchronised step has finished on all ranks, or a later "
+            "step, re-plan or rebind has ended its views")));
   }
   WEFT_TRY(note(check_result(param)));
   const uint32_t bucket = s.plan.bucket_of[param];
@@ -106,7 +110,9 @@ Status Reducer::reduced_view(uint64_t param, weft_reduced_piece* pieces, uint64_
                   owned.count, r, 0};
   }
   if (pieces != nullptr && room < *count) {
-    return note(Status::error(Code::kArg, cat("room for ", room, " pieces of ", *count)));
+    return note(
+        Status::error(Code::kArg, cat("parameter ", param, " ('", s.manifest.params[param].name, "') has ",
+                                      *count, " pieces, but *count gives room for ", room)));
   }
   return {};
 }

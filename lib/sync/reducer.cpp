@@ -22,7 +22,9 @@ constexpr int64_t kSettleMs = 10'000;  // for the end of an interrupted step, wh
 Status Reducer::grad_view(uint64_t param, void** view) {
   *view = nullptr;
   const std::shared_ptr<ReducerState> state = parts().state;
-  if (state->copy) return note(Status::error(Code::kState, "the reducer is in copy mode: it has no views"));
+  if (state->copy)
+    return note(Status::error(
+        Code::kState, "the reducer is in copy mode and has no views: create it with WEFT_GRADIENT_VIEW"));
   WEFT_TRY(note(known(*state, param)));
   const Buckets::Place& place = state->buckets->place(param);
   if (place.sparse) return note(no_dense_gradient(*state, param));
@@ -35,10 +37,13 @@ Status Reducer::check_begin(const weft_begin_options& options) const {
                                    WEFT_NAMED(WEFT_BEGIN_FIXED), WEFT_NAMED(WEFT_BEGIN_RECORD),
                                    WEFT_NAMED(WEFT_BEGIN_CAPTURE)};
   if (options.flags != 0) WEFT_TRY(check_flags("weft_begin_options.flags", options.flags, kFlags));
-  if (options.reserved != 0) return Status::error(Code::kArg, "reserved is not 0");
+  if (options.reserved != 0)
+    return Status::error(Code::kArg,
+                         cat("weft_begin_options.reserved is ", options.reserved, ", but must be 0"));
   if ((options.flags & WEFT_BEGIN_NO_DATA) != 0) {
     if (!state_->uneven) {
-      return Status::error(Code::kState, "a step without data: create the reducer with WEFT_REDUCER_UNEVEN");
+      return Status::error(Code::kState,
+                           "WEFT_BEGIN_NO_DATA needs a reducer created with WEFT_REDUCER_UNEVEN");
     }
     if ((options.flags & (WEFT_BEGIN_LOCAL | WEFT_BEGIN_FIXED)) != 0) {
       return Status::error(Code::kArg, "WEFT_BEGIN_NO_DATA excludes WEFT_BEGIN_LOCAL and WEFT_BEGIN_FIXED");
@@ -46,11 +51,13 @@ Status Reducer::check_begin(const weft_begin_options& options) const {
   }
   if (options.weight == 0.0 || options.weight == 1.0) return {};
   if (!(std::isfinite(options.weight) && options.weight > 0)) {
-    return Status::error(Code::kArg, cat("weight ", options.weight, " is not finite and positive"));
+    return Status::error(Code::kArg, cat("weft_begin_options.weight is ", options.weight,
+                                         ": allowed are finite numbers above 0, and 0 for the default, 1"));
   }
   if (state_->rules.divide_by != WEFT_DIVIDE_WEIGHTS) {
-    return Status::error(Code::kArg, cat("weight ", options.weight,
-                                         ": create the reducer with divide_by WEFT_DIVIDE_WEIGHTS"));
+    return Status::error(Code::kArg,
+                         cat("weft_begin_options.weight is ", options.weight,
+                             ", which needs a reducer created with divide_by WEFT_DIVIDE_WEIGHTS"));
   }
   return {};
 }
@@ -58,17 +65,22 @@ Status Reducer::check_begin(const weft_begin_options& options) const {
 Status Reducer::check_destinations(void* const* gradients) const {
   if (gradients == nullptr) return {};
   if (!state_->copy)
-    return Status::error(Code::kArg, "gradients are for copy mode: in view mode results are in the views");
+    return Status::error(Code::kArg,
+                         "weft_begin_options.gradients is set, but the reducer is in view mode, in which "
+                         "results are in the views: pass NULL");
   for (uint64_t i = 0; i < state_->manifest.params.size(); i++) {
     if (!has_bucket(i)) continue;
     if (reinterpret_cast<uintptr_t>(gradients[i]) % state_->buckets->place(i).gradient_bytes == 0) {
       if (gradients[i] != nullptr)
-        WEFT_TRY(check_gradient_memory(i, gradients[i]).with_prefix(cat("gradients: parameter ", i, ": ")));
+        WEFT_TRY(check_gradient_memory(i, gradients[i])
+                     .with_prefix(cat("weft_begin_options.gradients[", i, "] ('",
+                                      state_->manifest.params[i].name, "'): ")));
       continue;
     }
-    return Status::error(Code::kArg,
-                         cat("gradients: that of parameter ", i, " ('", state_->manifest.params[i].name,
-                             "') is not aligned to its elements"));
+    return Status::error(
+        Code::kArg, cat("weft_begin_options.gradients[", i, "] ('", state_->manifest.params[i].name, "') is ",
+                        gradients[i], ", which is not aligned to its ",
+                        state_->buckets->place(i).gradient_bytes, "-byte elements"));
   }
   return {};
 }
@@ -155,13 +167,19 @@ Status Reducer::check_finish(const weft_finish_options& options) const {
   }
   const bool ruling = (options.flags & kOfNorms) != 0 || options.clip_norm != 0;
   if (ruling && !state_->norms) {
-    return Status::error(Code::kState, "to clip or to skip: create the reducer with WEFT_REDUCER_NORMS");
+    return Status::error(
+        Code::kState,
+        "weft_finish_options.clip_norm, WEFT_FINISH_SKIP and WEFT_FINISH_SKIP_NONFINITE need a "
+        "reducer created with WEFT_REDUCER_NORMS");
   }
   if (ruling && state_->readiness->step().open() && state_->readiness->step().local()) {
     return Status::error(Code::kState,
-                         "a local step has no results: clip or skip when the synchronised one finishes");
+                         "a local step has no results: clip or skip when a synchronised step finishes");
   }
-  if (!on_host(options.stream) && !state_->devices) return no_streams();
+  if (!on_host(options.stream) && !state_->devices) {
+    return no_streams().with_prefix(
+        "weft_finish_options.stream is set, but the reducer has no gradients on devices: ");
+  }
   return {};
 }
 
@@ -242,12 +260,14 @@ Status Reducer::wait_for_step(uint64_t entered_ns, bool commit_it, Deadline dead
     ended = context.engine().settle(over, Deadline::after(context.clock(), kSettleMs, 0).earlier(give_up));
   }
   constexpr std::string_view kUnsealed =
-      "what reads gradients, or copies results into them, has not returned, and may still do so";
+      "Weft is still reading gradients or writing results into them, so do not free or reuse their memory";
   bool sealed = true;
   if (!ended) {
     sealed = step_->seal(Deadline::after(context.clock(), kSealMs, 0));
     const std::string stuck =
-        sealed ? cat("the progress thread or hook '", s.hook->name(), "' is stuck") : std::string(kUnsealed);
+        sealed ? cat("the step did not end after its deadline: the progress thread or a stage of hook '",
+                     s.hook->name(), "' does not return")
+               : std::string(kUnsealed);
     s.comm->fail(Status::error(Code::kTimeout, cat("rank ", s.comm->rank(), ", ", step_text(), ": ", stuck),
                                Evidence::kDeadline)
                      .with_ranks({s.comm->rank()}));
@@ -299,11 +319,13 @@ Status Reducer::finish_local() {
 
 Status Reducer::never_ready(const std::vector<uint32_t>& missing) {
   return note(Status::error(
-      Code::kState, cat(missing.size(), " of ", state_->manifest.params.size(),
-                        " parameters never became ready in ", step_text(), " on rank ", state_->comm->rank(),
-                        ": ", state_->manifest.names(missing, missing.size()),
-                        uses_text(missing.front(), state_->readiness->step()),
-                        ". The step is still open: make them ready and finish again")));
+      Code::kState,
+      cat(missing.size(), " of ", state_->manifest.params.size(), " parameters never became ready in ",
+          step_text(), " on rank ", state_->comm->rank(), ": ",
+          state_->manifest.names(missing, missing.size()),
+          uses_text(missing.front(), state_->readiness->step()),
+          ". The step is still open: make them ready, or declare them absent (WEFT_REDUCER_ABSENT), and "
+          "finish again")));
 }
 
 // True if every bucket of the step has its result.

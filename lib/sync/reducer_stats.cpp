@@ -56,8 +56,8 @@ void Reducer::note_error_memory() {
       cat("rank ", s.comm->rank(), ", step ", stats_.steps, ": the error memory of hook '", s.hook->name(),
           "' keeps growing in ", s.plan.text(s.manifest, *growing), ": it is ",
           step_->times(*growing).error_memory->ratio,
-          " times as large as the gradients, and will harm the model. Compress less, lower the learning "
-          "rate, or use rescue=1"));
+          " times as large as the gradients, which degrades the training. Compress less, lower the "
+          "learning rate, or create the hook with rescue=1"));
 }
 
 void Reducer::trace_ready(uint64_t param) {
@@ -87,7 +87,8 @@ Step::Times Reducer::times(uint32_t bucket) const {
 
 Status Reducer::bucket(uint32_t bucket, weft_bucket_info* info, uint64_t* params, uint64_t capacity) {
   if (bucket >= bucket_count()) {
-    return note(Status::error(Code::kArg, cat("bucket ", bucket, " is unknown: there are ", bucket_count())));
+    return note(Status::error(Code::kArg, cat("bucket ", bucket, " is unknown: the reducer has ",
+                                              bucket_count(), " buckets, numbered from 0")));
   }
   const PlannedBucket& planned = state_->plan.buckets[bucket];
   const Step::Times times = this->times(bucket);

@@ -55,9 +55,9 @@ Status PlanRequest::read(const weft_replan_options& options, const Manifest& man
   request->by_need = options.planner == WEFT_PLANNER_FIRST_NEEDED;
   if (request->by_model && options.plan != nullptr) {
     return Status::error(Code::kArg,
-                         cat("a plan of the program's own and ",
+                         cat("weft_replan_options.plan is set and its planner is ",
                              request->by_need ? "WEFT_PLANNER_FIRST_NEEDED" : "WEFT_PLANNER_MODEL",
-                             ": it is one or the other"));
+                             ": pass a plan or a planner, not both"));
   }
   WEFT_TRY(check_limits(options.bucket_limits, options.bucket_limit_count));
   request->limits.assign(options.bucket_limits, options.bucket_limits + options.bucket_limit_count);
@@ -84,19 +84,23 @@ Status judge_votes(const std::vector<PlanVote>& votes, int* root, int* asks) {
   for (size_t r = 0; r < votes.size(); r++) {
     const int rank = static_cast<int>(r);
     if (votes[r].has(PlanVote::kRefuses)) {
-      return Status::error(Code::kMismatch, cat("rank ", rank, " cannot re-plan: see its error"),
+      return Status::error(Code::kMismatch,
+                           cat("rank ", rank, " rejected its re-plan options: see the error of that rank"),
                            Evidence::kReport)
           .with_ranks({rank});
     }
     if (votes[r].limits > kMaxLimits) {
-      return Status::error(Code::kMismatch, cat("rank ", rank, " names ", votes[r].limits, " bucket limits"))
+      return Status::error(Code::kMismatch, cat("re-plan: rank ", rank, " sent ", votes[r].limits,
+                                                " bucket limits; allowed are at most ", kMaxLimits))
           .with_ranks({rank});
     }
     if (*root < 0 && votes[r].has(PlanVote::kKnows)) *root = rank;
     if (!votes[r].has(PlanVote::kWants)) continue;
     if (*asks < 0) *asks = rank;
     if (votes[r].wish != votes[static_cast<size_t>(*asks)].wish) {
-      return Status::error(Code::kMismatch, cat("ranks ", *asks, " and ", rank, " want different plans"),
+      return Status::error(Code::kMismatch,
+                           cat("weft_replan_options of ranks ", *asks, " and ", rank,
+                               " differ: all ranks must pass the same limits, planner and plan"),
                            Evidence::kDescriptor)
           .with_ranks({rank});
     }
@@ -105,7 +109,8 @@ Status judge_votes(const std::vector<PlanVote>& votes, int* root, int* asks) {
   if (*root >= 0) return {};
   return Status::error(
       Code::kState,
-      "no rank has noted the order in which gradients become ready: make a synchronised step first");
+      "re-plan: no rank has recorded the order in which gradients become ready: finish a synchronised step "
+      "first");
 }
 
 CollectiveArgs gather_votes(const PlanVote* mine, std::vector<PlanVote>* all) {
@@ -165,7 +170,8 @@ Status survey_step(const ReducerState& s, Deadline deadline, std::unique_ptr<Sur
                            s.residents ? s.residents->survey_place() : SurveyPlace());
   if (measured.ok()) return {};
   if (measured.code() != Code::kNoMemory || s.comm->failed()) return measured;
-  s.comm->context().log().warn(cat(measured.text(), "; buckets end at the limits"));
+  s.comm->context().log().warn(cat("rank ", s.comm->rank(), ", re-plan: ", measured.text(),
+                                   ". The buckets are cut at the bucket limits instead"));
   return {};
 }
 
@@ -200,10 +206,10 @@ Status Reducer::replan(const weft_replan_options& options, const Status& given) 
     return note(Status::error(Code::kState, cat("re-plan inside ", step_text(), ": finish it first")));
   }
   if (s.captures) {
-    return note(
-        Status::error(Code::kUnsupported,
-                      "re-plan: the plan of a reducer with WEFT_REDUCER_GRAPH is fixed, because graphs "
-                      "name its buckets: create another one"));
+    return note(Status::error(
+        Code::kUnsupported,
+        "re-plan: the plan of a reducer with WEFT_REDUCER_GRAPH is fixed, because captured graphs "
+        "refer to its buckets: create a new reducer"));
   }
   if (s.hold == Buckets::Hold::kInPlace) {
     return note(
@@ -301,7 +307,9 @@ Status Reducer::put_in_place(Plan plan, std::vector<uint64_t>* limits, Deadline 
 // Keeps the plan after a failed automatic re-plan, on all ranks alike. A failure now would recur at the next
 // begin.
 void Reducer::keep_plan(const Status& why) {
-  state_->comm->context().log().warn(cat("no re-plan, the buckets stay as they are: ", why.text()));
+  state_->comm->context().log().warn(
+      cat("rank ", state_->comm->rank(),
+          ": the automatic re-plan failed and the reducer keeps its plan: ", why.text()));
   const std::lock_guard lock(mutex_);
   plan_kept_ = why.text();
 }

@@ -49,7 +49,8 @@ Status ResidentBuckets::make(ReducerState* s, const ResidentBuckets* old,
     made->bytes_ = old->bytes_;
   } else {
     WEFT_TRY(collectives.allocate_on_device(device, made->bytes_, &made->memory_)
-                 .with_prefix("buckets on their device: "));
+                 .with_prefix(cat("cannot allocate ", made->bytes_, " bytes for the buckets on CUDA device ",
+                                  device, ": ")));
   }
   made->buckets_.resize(count);
   made->calls_.resize(count);
@@ -60,7 +61,8 @@ Status ResidentBuckets::make(ReducerState* s, const ResidentBuckets* old,
     s->schedule.buckets[b].scratch_bytes = 0;
     s->schedule.buckets[b].narrow = s->hook->narrows();
   }
-  if (s->norms) WEFT_TRY(made->make_norms(*s, staying).with_prefix("norms on a device: "));
+  if (s->norms)
+    WEFT_TRY(made->make_norms(*s, staying).with_prefix(cat("norms on CUDA device ", device, ": ")));
   made->first_ = staying.front();
   DeviceCall direct = made->calls_[made->first_];
   direct.direct = true;

@@ -307,7 +307,7 @@ std::string schedule_difference(const Manifest& manifest, const Plan& plan, int 
     return out;
   };
   const auto side = [](int r, bool has, const Read& slot) {
-    if (!has) return cat("rank ", r, " declares no more");
+    if (!has) return cat("rank ", r, " declares no more collectives");
     return cat("rank ", r, " declares ", slot.text(), " as collective ", slot.index, " of bucket ",
                slot.bucket);
   };
@@ -325,15 +325,17 @@ std::string schedule_difference(const Manifest& manifest, const Plan& plan, int 
     const std::string where =
         bucket < plan.buckets.size() ? plan.text(manifest, bucket) : cat("bucket ", bucket);
     if (alike) {
-      return cat(where, " travels from device to device on rank ", x.resident ? rank : other_rank,
+      return cat(where, " is sent from device to device on rank ", x.resident ? rank : other_rank,
                  " and through host memory on rank ", x.resident ? other_rank : rank,
-                 ", whose communicator has another CUDA device than these gradients: it has that which was "
-                 "current when it was made (cudaSetDevice)");
+                 ", whose communicator uses another CUDA device than these gradients: call cudaSetDevice "
+                 "before the communicator is created");
     }
     return cat("the hook's collectives differ at ", where, ": ", side(rank, i < count_a, x), ", ",
                side(other_rank, i < count_b, y));
   }
-  return a.done() && b.done() ? "" : "a rank's plan is not readable";
+  if (a.done() && b.done()) return "";
+  return cat("the list of the hook's collectives that rank ", a.done() ? other_rank : rank,
+             " sent is malformed");
 }
 
 }  // namespace weft

@@ -76,9 +76,9 @@ Status SparseGradient::check_unchanged() const {
   const uint64_t count = counts_[static_cast<size_t>(terms_.rank)];
   if (terms_.absent || empty_) return {};
   if (own_.count == count && std::equal(own_.rows, own_.rows + count, fixed_rows_.as<int64_t>())) return {};
-  return Status::error(Code::kState,
-                       cat("the indices are not those of the first step (", count, " different ones then, ",
-                           own_.count, " now), which WEFT_REDUCER_SPARSE_FIXED promises"));
+  return Status::error(
+      Code::kState, cat("the indices are not those of the first step (", count, " distinct rows then, ",
+                        own_.count, " now); WEFT_REDUCER_SPARSE_FIXED requires the same rows in every step"));
 }
 
 // Checks the ranks' entry counts and chooses how the gradient is communicated. All ranks choose alike,
@@ -114,7 +114,9 @@ Status SparseGradient::check_received() const {
   for (size_t r = 0; r < counts_.size(); r++) {
     if (are_rows(rows_.as<int64_t>() + r * most_, counts_[r], shape_.rows)) continue;
     const int rank = static_cast<int>(r);
-    return Status::error(Code::kMismatch, cat("rank ", rank, " sent indices that cannot be"))
+    return Status::error(Code::kMismatch,
+                         cat("rank ", rank, " sent sparse rows that do not ascend or are outside 0 to ",
+                             shape_.rows - 1))
         .with_ranks({rank});
   }
   return {};
@@ -305,11 +307,13 @@ Status SparseGradient::show_own(const DeviceOps& ops) {
 Status SparseGradient::take_shown() {
   const uint64_t count = shown_.count;
   if (count > own_.count) {
-    return Status::error(Code::kHook, cat("the hook left ", count, " entries of ", own_.count));
+    return Status::error(Code::kHook, cat("the hook left ", count, " entries of ", own_.count,
+                                          "; it may only remove entries"));
   }
   own_ = {shown_rows_.as<int64_t>(), shown_values_.data(), count};
   if (are_rows(own_.rows, count, shape_.rows)) return {};
-  return Status::error(Code::kHook, "the hook left rows that do not ascend, or that the gradient has not");
+  return Status::error(Code::kHook, cat("the hook left rows that do not ascend or are not 0 to ",
+                                        shape_.rows - 1, ", the rows of the gradient"));
 }
 
 void SparseGradient::show_result() {

@@ -77,7 +77,8 @@ Status SparseSum::begin_result() {
   const uint64_t size = round_up(sizeof(Owner) + values_at + value_bytes_, kCacheLine);
   std::byte* const block = allocator_.get(size, kCacheLine);
   if (block == nullptr) {
-    return Status::error(Code::kNoMemory, cat("cannot allocate ", bytes_text(size), " for the result"));
+    return Status::error(Code::kNoMemory,
+                         cat("cannot allocate ", bytes_text(size), " for the sparse result"));
   }
   new (block) Owner{allocator_, size};
   copied_.count = sum_.count;

@@ -299,37 +299,39 @@ std::string Step::where() const {
     if (found == pending_.end()) found = std::find_if(pending_.begin(), pending_.end(), begun);
     const uint32_t b = found != pending_.end() ? *found : pending_.front();
     if (s_.plan.buckets[b].sparse && !running_[b].asked) {
-      return cat("entries of ", s_.plan.text(s_.manifest, b), " are added up");
+      return cat("the sparse entries of ", s_.plan.text(s_.manifest, b), " are being summed");
     }
     std::string stage = cat("hook '", s_.hook->name(), "' has not completed stage ", stage_of(b), " of ",
                             s_.plan.text(s_.manifest, b));
     if (found != pending_.end()) return stage;
-    return cat(stage,
-               ", which waits for another stage or call of a hook in this context, which has not returned");
+    return cat(stage, ", which waits until another stage or call of a hook in this context returns");
   }
   if (collected_ < submitted_) {
     const Slot& slot = s_.schedule.slots[collected_];
     if (slot.kind == Slot::Kind::kOpening) return "not every rank has begun the step";
-    if (slot.kind == Slot::Kind::kCompare) return "the ranks compare their values";
-    if (slot.kind == Slot::Kind::kBuffers) return "buffers are under way";
-    if (slot.kind == Slot::Kind::kMap) return "the ranks agree on which parameters are absent";
+    if (slot.kind == Slot::Kind::kCompare) return "not every rank has compared its values (check_interval)";
+    if (slot.kind == Slot::Kind::kBuffers) return "the broadcast of buffers has not completed";
+    if (slot.kind == Slot::Kind::kMap) return "the exchange of absent parameters has not completed";
     if (slot.kind == Slot::Kind::kNorms) return "the norms of the ranks' slices are being added up";
     if (slot.kind == Slot::Kind::kFinish) return "not every rank has called finish";
     if (slot.kind == Slot::Kind::kCounts) {
-      return cat("the ranks exchange their counts for collective ", slot.index, " of ",
+      return cat("the exchange of counts has not completed for collective ", slot.index, " of ",
                  s_.plan.text(s_.manifest, slot.bucket));
     }
-    return cat("collective ", slot.index, " of ", s_.plan.text(s_.manifest, slot.bucket), " is under way");
+    return cat("collective ", slot.index, " of ", s_.plan.text(s_.manifest, slot.bucket),
+               " has not completed");
   }
   if (launched_ < bucket_count()) {
-    const char* const what = fetch_ == Fetch::kNone      ? " are still being handed over"
+    const char* const what = fetch_ == Fetch::kNone
+                                 ? " are not ready, or are being copied by weft_reducer_ready"
                              : fetch_ == Fetch::kAwaited ? " are not complete on the program's streams"
                                                          : " are being copied from their device";
     return cat("gradients of ", s_.plan.text(s_.manifest, launched_), what);
   }
-  if (submitted_ >= end_slot_ && end_.load() == End::kAwaited) return "finish has not been called";
-  if (s_.norms && !ruled_) return "results are being measured, or finish has not been called";
-  return "results are being copied back";
+  if (submitted_ >= end_slot_ && end_.load() == End::kAwaited) return "this rank has not called finish";
+  if (s_.norms && !ruled_)
+    return "norms of the results are being computed, or this rank has not called finish";
+  return "results are being copied into the gradients";
 }
 
 const char* Step::departure_hint() const {

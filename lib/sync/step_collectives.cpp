@@ -161,9 +161,10 @@ bool Step::allowed(const Slot& slot) {
   const uint64_t most = s_.schedule.slots[submitted_ + 1].args.count;
   const uint64_t count = running_[slot.bucket].count;
   if (count <= most) return true;
-  stage_failed(slot.bucket, Status::error(Code::kHook, cat("hook '", s_.hook->name(), "' counts ", count,
-                                                           " for collective ", slot.index,
-                                                           ", of which it declared at most ", most)));
+  stage_failed(slot.bucket,
+               Status::error(Code::kHook,
+                             cat("hook '", s_.hook->name(), "' counts ", count, " for collective ",
+                                 slot.index, " (weft_stage.dynamic_count), but declared at most ", most)));
   return false;
 }
 

@@ -43,7 +43,7 @@ void Step::asked_about_sparse(uint32_t bucket) {
   const StageJob& job = *running.job;
   Status taken = job.pends() ? Status::error(Code::kHook, cat("hook '", s_.hook->name(),
                                                               "': a stage of a sparse gradient cannot "
-                                                              "complete later"))
+                                                              "complete later: return when it is complete"))
                              : Status();
   const bool before = running.stages == 0;
   if (taken.ok() && before) taken = sparse(bucket).take_shown();

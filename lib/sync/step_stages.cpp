@@ -80,8 +80,9 @@ bool Step::settle(uint32_t bucket) {
     s_.hook->gate().close(running.generation);
   }
   if (status.ok() && !s_.scratch->intact(bucket)) {
-    status = Status::error(Code::kHook, cat("hook '", s_.hook->name(), "' wrote behind its scratch of ",
-                                            s_.schedule.buckets[bucket].scratch_bytes, " bytes"));
+    status = Status::error(
+        Code::kHook, cat("hook '", s_.hook->name(), "' wrote past the end of its scratch of ",
+                         s_.schedule.buckets[bucket].scratch_bytes, " bytes (weft_hook_plan.scratch_bytes)"));
   }
   running.count = job.stage().dynamic_count;
   if (!status.ok()) {

@@ -65,9 +65,10 @@ Status survey(Comm& comm, const std::shared_ptr<Lane>& lane, const ReadyTimes& m
                  [](uint64_t ns) { return ns == kNeverReady ? 0 : ns + 1; });
   latest.back() = taken.ok() ? 0 : 1;
   WEFT_TRY(largest(comm, lane, &latest, deadline));
-  WEFT_TRY(taken.with_prefix("memory to measure what collectives cost: "));
+  WEFT_TRY(taken.with_prefix("cannot allocate memory to measure the time of collectives: "));
   if (latest.back() != 0) {
-    return Status::error(Code::kNoMemory, "another rank has no memory to measure what collectives cost");
+    return Status::error(Code::kNoMemory,
+                         "another rank could not allocate memory to measure the time of collectives");
   }
   latest.pop_back();
   for (uint64_t& ns : latest) ns = ns == 0 ? kNeverReady : ns - 1;

@@ -10,16 +10,19 @@ namespace weft {
 
 Status Reducer::too_often(uint64_t param, StepWord step) const {
   const std::string name = cat("parameter ", param, " ('", state_->manifest.params[param].name, "')");
-  return Status::error(Code::kState, cat(name, " became ready too often", uses_text(param, step, 1)));
+  const std::string uses = uses_text(param, step, 1);
+  return Status::error(Code::kState,
+                       cat(name, " became ready too often",
+                           uses.empty() ? "; it may become ready once in a step (weft_param.uses)" : uses));
 }
 
 // Describes the actual and expected number of uses. more: uses that were rejected.
 std::string Reducer::uses_text(uint64_t param, StepWord step, uint32_t more) const {
   const Uses* const uses = state_->uses.get();
   if (uses == nullptr || (!uses->learns() && uses->needed(param) == 1)) return {};
-  return cat(" ('", state_->manifest.params[param].name, "' ",
-             state_->readiness->uses(param, step.stamp()) + more, " times; ", uses->needed(param), " ",
-             uses->learns() ? "in the first step, and the pattern may not change" : "are declared", ")");
+  return cat(" ('", state_->manifest.params[param].name, "' became ready ",
+             state_->readiness->uses(param, step.stamp()) + more, " times, expected ", uses->needed(param),
+             uses->learns() ? " as in the first step (WEFT_REDUCER_STATIC)" : " (weft_param.uses)", ")");
 }
 
 // True if the parameter was used in this step, whether or not for the last time. Always false if uses are not
@@ -102,7 +105,11 @@ Status Reducer::wait_param(uint64_t param, int64_t timeout_ms) {
   const std::shared_ptr<Step>& step = at.step;
   WEFT_TRY(note(known(s, param)));
   if (gathering) return wait_value(at, param, timeout_ms);
-  if (stamp == 0) return note(Status::error(Code::kState, "no synchronised step has begun"));
+  if (stamp == 0) {
+    return note(Status::error(Code::kState, cat("parameter ", param, " ('", s.manifest.params[param].name,
+                                                "') has no result: no synchronised step has begun since the "
+                                                "reducer was created or rebound")));
+  }
   const uint32_t bucket = s.buckets->place(param).bucket;
   const auto over = [&] { return step->done(bucket, stamp) || step->finished(stamp); };
   if (!over()) step->let_end_for(bucket);
@@ -115,7 +122,8 @@ Status Reducer::wait_param(uint64_t param, int64_t timeout_ms) {
   if (step->done(bucket, stamp)) return {};
   if (s.comm->failed()) return note(s.comm->failure());
   return note(Status::error(Code::kState, cat("parameter ", param, " ('", s.manifest.params[param].name,
-                                              "'): nothing was reduced in this step")));
+                                              "') has no result: the last synchronised step ended without "
+                                              "reducing its bucket")));
 }
 
 }  // namespace weft

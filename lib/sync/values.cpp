@@ -39,13 +39,14 @@ struct ValuesVote {
   static constexpr uint32_t kBroadcast = 1;
   static constexpr uint32_t kCheck = 2;
   const char* name() const { return call == kCheck ? "compare values" : "broadcast"; }
+  const char* function() const { return call == kCheck ? "weft_reducer_check" : "weft_reducer_broadcast"; }
 };
 static_assert(sizeof(ValuesVote) == 48);
 
 Status differs(int rank, const char* what, uint64_t theirs, uint64_t mine) {
   return Status::error(Code::kMismatch,
-                       cat("broadcast: ", what, " is ", static_cast<int64_t>(mine), " on rank 0 and ",
-                           static_cast<int64_t>(theirs), " on rank ", rank),
+                       cat("weft_broadcast_options.", what, " is ", static_cast<int64_t>(mine),
+                           " on rank 0 and ", static_cast<int64_t>(theirs), " on rank ", rank),
                        Evidence::kDescriptor)
       .with_ranks({rank});
 }
@@ -71,7 +72,8 @@ Status judge(const std::vector<ValuesVote>& votes, const Manifest& manifest) {
     const ValuesVote& vote = votes[r];
     if (vote.call != first.call) {
       return Status::error(Code::kMismatch,
-                           cat("rank 0 is to ", first.name(), ", rank ", rank, " to ", vote.name()),
+                           cat("rank 0 called ", first.function(), ", rank ", rank, " called ",
+                               vote.function(), ": all ranks must make the same call"),
                            Evidence::kDescriptor)
           .with_ranks({rank});
     }
@@ -118,7 +120,8 @@ std::string value_difference(const Manifest& manifest, int rank, ByteView mine, 
         ", so rank 0's values cannot be copied to all: set weft_param.parameter on every rank, or create "
         "the reducer with WEFT_REDUCER_KEEP_VALUES");
   }
-  return "a rank's list of values is not readable";
+  return cat("the list of parameters with values that rank ", a.ok() ? other_rank : rank,
+             " sent is malformed");
 }
 
 // Returns the parameters with a value on this rank, except for values on devices, which a reducer does not
@@ -134,9 +137,8 @@ std::vector<uint32_t> params_with_values(const ReducerState& s) {
   }
   if (on_device) {
     s.comm->context().log().warn(
-        "rank 0's values of parameters on devices are not copied to the other ranks when a reducer is "
-        "created: "
-        "broadcast them (weft_broadcast), and create it with WEFT_REDUCER_KEEP_VALUES");
+        "values of parameters on devices are not copied from rank 0 when a reducer is created: broadcast "
+        "them with weft_broadcast, and create the reducer with WEFT_REDUCER_KEEP_VALUES");
   }
   return params;
 }
@@ -250,7 +252,7 @@ Status start_together(const Agreement& agreement, ReducerState* state, bool give
     return value_difference(s.manifest, rank, mine, other_rank, theirs);
   };
   WEFT_TRY(agree_on(agreement, messages.prepare(), std::as_bytes(std::span(values)), difference));
-  return messages.run(s.comm->op_deadline(0)).with_prefix("the values of rank 0: ");
+  return messages.run(s.comm->op_deadline(0)).with_prefix("copy of rank 0's values to all ranks: ");
 }
 
 Status Reducer::check_between_steps(const char* what) {
@@ -276,7 +278,8 @@ Status Reducer::broadcast_root(int32_t wanted, int32_t* root) const {
   *root = last_active_;
   if (last_active_ >= 0) return {};
   return Status::error(Code::kState,
-                       "no step has been reduced in which a rank had data: there is no last active one");
+                       "weft_broadcast_options.root is WEFT_ROOT_LAST_ACTIVE, but no step with data has been "
+                       "reduced over this communicator: name a rank");
 }
 
 Status Reducer::broadcast(const weft_broadcast_options& options, const Status& given) {
@@ -355,9 +358,11 @@ Status Reducer::name_difference(const std::vector<uint32_t>& params, const std::
     WEFT_TRY(s.comm->run(s.lane, gather(&row, &rows), deadline));
     for (const int r : stale) rows[static_cast<size_t>(r)] = rows[fresh];
     if (search.descend(rows)) continue;
-    const Status unnamed =
-        Status::error(Code::kMismatch, "the values of the parameters differ, but no parameter's does",
-                      Evidence::kDescriptor);
+    const Status unnamed = Status::error(
+        Code::kMismatch,
+        "the digest of all values differs between ranks, but that of no single parameter does: values "
+        "changed during the comparison, or this is a bug of Weft to report",
+        Evidence::kDescriptor);
     s.comm->agreed_error(unnamed);
     return unnamed;
   }
@@ -367,12 +372,14 @@ Status Reducer::name_difference(const std::vector<uint32_t>& params, const std::
   for (int r = 0; r < s.comm->size(); r++) {
     if (!is_stale(r) && std::find(wrong.begin(), wrong.end(), r) == wrong.end()) right.push_back(r);
   }
-  const Status mismatch = Status::error(Code::kMismatch,
-                                        cat("parameter ", param, " ('", s.manifest.params[param].name,
-                                            "') is the first that differs: ranks [", list_text(wrong),
-                                            "] do not hold the value of ranks [", list_text(right), "]"),
-                                        Evidence::kDescriptor)
-                              .with_ranks(wrong);
+  const Status mismatch =
+      Status::error(
+          Code::kMismatch,
+          cat("parameter ", param, " ('", s.manifest.params[param].name,
+              "') is the first that differs: ranks [", list_text(wrong), "] do not hold the value of ranks [",
+              list_text(right), "]. Broadcast the values, or load the same checkpoint on all ranks"),
+          Evidence::kDescriptor)
+          .with_ranks(wrong);
   s.comm->agreed_error(mismatch);
   return mismatch;
 }

@@ -102,7 +102,7 @@ TEST_CASE("finish does not return gradients to the program while a device writes
     // The copy of gradients into the bucket runs; the copy of results out of it stalls.
     fake_cuda_stall("weft_copy_pieces", 1);
     notes.expect(step() == WEFT_ERR_TIMEOUT, "the step does not fail");
-    notes.expect(has(pair.error(), "or copies results into them, has not returned, and may still do so"),
+    notes.expect(has(pair.error(), "Weft is still reading gradients or writing results into them"),
                  pair.error());
     fake_cuda_stall("", 0);
   }));

@@ -288,7 +288,7 @@ TEST_CASE("memory that NCCL cannot allocate or register fails the reducer's crea
     Notes notes;
     notes.expect(run_nccl(2, [&](Rank& r) {
       const Twins twins(r, own_tensors(r.rank), {});
-      notes.expect(has(twins.created(), "buckets on their device: NCCL: ") &&
+      notes.expect(has(twins.created(), " bytes for the buckets on CUDA device ") &&
                        has(twins.created(), "unhandled cuda error"),
                    twins.created());
     }));
@@ -339,7 +339,7 @@ TEST_CASE("a communicator on another device than the gradients is an error") {
     Twins twins(r, {{"w", {40}, WEFT_DTYPE_F32, r.rank == 0 ? 0 : 5}}, {});
     const std::string& why = twins.created();
     notes.expect(has(why,
-                     "bucket 0 ['w'] travels from device to device on rank 0 and through host memory on "
+                     "bucket 0 ['w'] is sent from device to device on rank 0 and through host memory on "
                      "rank 1"),
                  why);
     notes.expect(has(why, "cudaSetDevice"), why);

@@ -288,7 +288,7 @@ class Run {
     options.bucket_limits = &w.limit;
     options.bucket_limit_count = 1;
     const Status status = reducer_->replan(options, {});
-    const bool unknown = w.plan.empty() && has(status.text(), "no rank has noted the order");
+    const bool unknown = w.plan.empty() && has(status.text(), "no rank has recorded the order");
     if (!expect(status.ok() || unknown, "replan: " + status.text())) return false;
     if (!w.plan.empty()) expect(reducer_->bucket_count() == sizes.size(), "the buckets of the plan");
     return !view() || look_up_views();

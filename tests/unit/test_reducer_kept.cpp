@@ -183,8 +183,7 @@ TEST_CASE("a rank reads its in-place slices in place, and finish waits for that 
       if (held && rank == 0) {
         WEFT_EXPECT(entered);
         WEFT_EXPECT(finished.code() == Code::kTimeout);
-        WEFT_EXPECT(
-            has(finished.text(), "what reads gradients, or copies results into them, has not returned"));
+        WEFT_EXPECT(has(finished.text(), "Weft is still reading gradients or writing results into them"));
       }
       WEFT_EXPECT(finished.ok() != held);
     });

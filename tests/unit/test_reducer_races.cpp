@@ -325,8 +325,7 @@ TEST_CASE("finish does not wait for a result copy into memory that blocks") {
   INFO(finished.text());
   CHECK(finished.code() == Code::kTimeout);
   CHECK(has(finished.text(), "0 of 2 buckets reduced"));
-  CHECK(has(finished.text(),
-            "what reads gradients, or copies results into them, has not returned, and may still do so"));
+  CHECK(has(finished.text(), "Weft is still reading gradients or writing results into them"));
   weft_bucket_info info{};
   for (const uint32_t bucket : {0u, 1u}) {
     CHECK(reducer->bucket(bucket, &info, nullptr, 0).ok());

@@ -298,7 +298,9 @@ TEST_CASE("reduced views are refused with the reason where they are unavailable"
         weft_reduced_piece piece[2] = {};
         count = 1;
         const Status small = reducer.reduced_view(1, piece, &count);
-        self.expect(small.code() == Code::kArg && has(small.text(), "room for 1 pieces of 2"), small.text());
+        self.expect(
+            small.code() == Code::kArg && has(small.text(), "has 2 pieces, but *count gives room for 1"),
+            small.text());
         self.expect(count == 2 && piece[1].data == nullptr, "nothing is written beyond the room");
         weft_begin_options local = WEFT_BEGIN_OPTIONS_INIT;
         local.flags = WEFT_BEGIN_LOCAL;
@@ -306,7 +308,7 @@ TEST_CASE("reduced views are refused with the reason where they are unavailable"
         trainer.compute(2);
         self.expect(trainer.ready(), "ready");
         self.expect(reducer.finish({}), "finish local");
-        refused("was not synchronised");
+        refused("no synchronised step has finished");
         std::unique_ptr<Reducer> other;
         const auto never = [&](const RigOptions& rig, const std::string& part) {
           const Status status = make_reducer(self.comm, model, allreduce_hook(), &other, rig);

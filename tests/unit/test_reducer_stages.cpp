@@ -347,7 +347,7 @@ TEST_CASE("a hook that writes behind its scratch fails the step by name, on ever
       Gradients gradients(model);
       gradients.fill(1, self.rank);
       const Status status = one_step(*reducer, gradients);
-      const char* const text = "stage 0: hook 'mine' wrote behind its scratch of 64 bytes";
+      const char* const text = "stage 0: hook 'mine' wrote past the end of its scratch of 64 bytes";
       self.expect(beyond == 0 ? status.ok() : status.code() == Code::kHook && has(status.text(), text),
                   status.text());
     }));

@@ -48,10 +48,11 @@ TEST_CASE("a parameter that is declared to be used three times is complete at it
       gradients.fill(step, self.rank);
       self.expect(reducer->ready(1, gradients[1], nullptr), "ready");
       self.expect(reducer->ready(2, gradients[2], nullptr), "ready");
-      refused(self, reducer->finish({}), Code::kState, "'tied' ('tied' 2 times; 3 are declared)");
+      refused(self, reducer->finish({}), Code::kState,
+              "'tied' ('tied' became ready 2 times, expected 3 (weft_param.uses))");
       self.expect(reducer->ready(0, gradients[0], nullptr), "the last use");
       refused(self, reducer->ready(0, gradients[0], nullptr), Code::kState,
-              "too often ('tied' 4 times; 3 are declared)");
+              "too often ('tied' became ready 4 times, expected 3 (weft_param.uses))");
       refused(self, reducer->ready(1, gradients[1], nullptr), Code::kState, "'once') became ready too often");
       self.expect(reducer->finish({}), "finish");
       const Gradients expected = reference(model, {step}, 2, 2);
@@ -97,7 +98,7 @@ TEST_CASE("a static pattern is learned in the first step, local or not, and may 
             const auto at = [&](size_t i) { return mode == WEFT_GRADIENT_VIEW ? nullptr : gradients[i]; };
             refused(self, reducer->ready(0, at(0), nullptr), Code::kState, "'tied') became ready too often");
             refused(self, reducer->ready(2, at(2), nullptr), Code::kState,
-                    "'last' 1 times; 0 in the first step");
+                    "'last' became ready 1 times, expected 0 as in the first step");
           }
           self.expect(reducer->finish({}), "finish");
           if (local_first && step < 2) continue;  // the sum of two micro-batches
@@ -130,8 +131,9 @@ TEST_CASE("a parameter with too few uses is missing, also if the rest is absent"
     self.expect(reducer->begin(nullptr), "begin");
     self.expect(reducer->ready(0, gradients[0], nullptr), "an earlier use");
     refused(self, reducer->absent(&tied, 1), Code::kState,
-            "not for the last time ('tied' 1 times; 2 are declared)");
-    refused(self, reducer->finish(rest), Code::kState, "'tied' ('tied' 1 times; 2 are declared)");
+            "not for the last time ('tied' became ready 1 times, expected 2 (weft_param.uses))");
+    refused(self, reducer->finish(rest), Code::kState,
+            "'tied' ('tied' became ready 1 times, expected 2 (weft_param.uses))");
     self.expect(reducer->ready(0, gradients[0], nullptr), "the last use");
     self.expect(reducer->finish(rest), "finish");
     const Gradients expected = reference(model, {1}, 2, 2);
@@ -157,7 +159,8 @@ TEST_CASE("a rank without data in the first step learns the uses of parameters i
           self.expect(reducer->ready(i, gradients[i], nullptr), "ready");
       }
       if (step == 2)
-        refused(self, reducer->ready(0, gradients[0], nullptr), Code::kState, "2 in the first step");
+        refused(self, reducer->ready(0, gradients[0], nullptr), Code::kState,
+                "expected 2 as in the first step");
       self.expect(reducer->finish({}), "finish");
     }
   }));
