@@ -142,8 +142,8 @@ Status Reducer::ready_refused(uint64_t param, StepWord step) const {
   if (state_->presence->absent(param, step.stamp()) && !never) {
     return Status::error(Code::kState,
                          cat(name,
-                             " became ready, but this rank has declared it absent from this step, or began "
-                             "the step without data"));
+                             " became ready, but is absent from this step: this rank has declared it "
+                             "absent, or began the step without data"));
   }
   if (uses != nullptr) return too_often(param, step);
   return Status::error(

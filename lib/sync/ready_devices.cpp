@@ -124,8 +124,8 @@ Status Reducer::come_from_device(uint64_t param, void** gradient, const weft_str
   WEFT_TRY(check_gradient_stream(param, stream));
   WEFT_TRY(find_gradient(param, gradient));
   const bool adds = s.copy && step.local();
-  const Dtype dtype = s.manifest.params[param].dtype;
-  if (adds && (!place.layout->dense() || place.dtype != dtype)) {
+  if (adds && (!place.layout->dense() || place.dtype != s.manifest.params[param].dtype)) {
+    const Dtype dtype = s.manifest.params[param].dtype;
     return Status::error(
         Code::kUnsupported,
         cat("a local step cannot accumulate this gradient on its device: it ",
@@ -275,11 +275,10 @@ Status Reducer::check_stream_wait(uint64_t param, uint32_t stamp) const {
   const StepWord step = s.readiness->step();
   if (!step.open() || step.stamp() != stamp) return {};
   if (s.norms && !lets_streams_wait()) {
-    return Status::error(
-        Code::kState,
-        "a reducer with WEFT_REDUCER_NORMS has its results only after finish, and with WEFT_PROGRESS_CALLER "
-        "or "
-        "WEFT_CONTEXT_HOST_WAITS streams cannot wait for them earlier: call weft_reducer_finish first");
+    return Status::error(Code::kState,
+                         "a reducer with WEFT_REDUCER_NORMS has its results only after finish, and with "
+                         "WEFT_PROGRESS_CALLER or WEFT_CONTEXT_HOST_WAITS streams cannot wait for them "
+                         "earlier: call weft_reducer_finish first");
   }
   if (s.readiness->full()) return {};
   const std::vector<uint32_t> missing = s.readiness->missing();

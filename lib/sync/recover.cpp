@@ -98,7 +98,7 @@ Status Reducer::check_rebind(Comm& comm) {
   Context& context = old.comm->context();
   if (&comm.context() != &context) {
     return Status::error(Code::kArg,
-                         "rebind: the communicator belongs to another context than the reducer's; create it "
+                         "the communicator belongs to another context than the reducer's; create it "
                          "in the reducer's context");
   }
   if (old.hook_lane) {
@@ -117,18 +117,18 @@ Status Reducer::check_rebind(Comm& comm) {
   const Deadline soon = Deadline::after(context.clock(), kPatienceMs, 0);
   if (!quiet || !context.engine().wait(returned, soon)) {
     return Status::error(Code::kState,
-                         cat("rebind: a stage of hook '", old.hook->name(), "' has not returned within ",
-                             kPatienceMs, " ms: let it return, and rebind again"));
+                         cat("a stage of hook '", old.hook->name(), "' has not returned within ", kPatienceMs,
+                             " ms: let it return, and rebind again"));
   }
   if (step_->stage_given_up()) {  // the stage has returned, but is still pending
-    return Status::error(Code::kState, cat("rebind: a stage of hook '", old.hook->name(),
+    return Status::error(Code::kState, cat("a stage of hook '", old.hook->name(),
                                            "' was given up before it completed, and may still write into "
                                            "its bucket: create a new reducer"));
   }
   // Another thread may still be copying a gradient that came too late for the step.
   const auto settled = [&] { return old.readiness->step().local() || old.readiness->settled(); };
   if (!context.engine().wait(settled, Deadline::after(context.clock(), kPatienceMs, 0))) {
-    return Status::error(Code::kState, cat("rebind: a call of weft_reducer_ready has not returned within ",
+    return Status::error(Code::kState, cat("a call of weft_reducer_ready has not returned within ",
                                            kPatienceMs, " ms: let it return, and rebind again"));
   }
   WEFT_TRY(await_devices(Deadline::after(context.clock(), kPatienceMs, 0)));

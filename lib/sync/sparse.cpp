@@ -312,8 +312,8 @@ Status SparseGradient::take_shown() {
   }
   own_ = {shown_rows_.as<int64_t>(), shown_values_.data(), count};
   if (are_rows(own_.rows, count, shape_.rows)) return {};
-  return Status::error(Code::kHook, cat("the hook left rows that do not ascend or are not 0 to ",
-                                        shape_.rows - 1, ", the rows of the gradient"));
+  return Status::error(Code::kHook,
+                       cat("the hook left rows that do not ascend or are outside 0 to ", shape_.rows - 1));
 }
 
 void SparseGradient::show_result() {

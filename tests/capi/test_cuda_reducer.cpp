@@ -282,7 +282,7 @@ TEST_CASE("a host reducer detects a gradient on a device") {
     weft_sparse entries = {sizeof entries, 1, &index, device.get()};
     notes.expect(weft_reducer_ready_sparse(reducer, 1, &entries, nullptr) == WEFT_ERR_ARG, "sparse: taken");
     notes.expect(has(Twins::error(reducer), "'embedding'") &&
-                     has(Twins::error(reducer), "its values are memory of CUDA device 0"),
+                     has(Twins::error(reducer), "its values are in memory of CUDA device 0"),
                  Twins::error(reducer));
     entries.values = host.data();
     notes.expect(weft_reducer_ready_sparse(reducer, 1, &entries, nullptr) == WEFT_OK, "sparse");

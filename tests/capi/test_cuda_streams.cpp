@@ -186,8 +186,8 @@ TEST_CASE("in caller mode, waiting for a parameter on a stream blocks the callin
     }
     Pair pair(r, WEFT_REDUCER_NORMS);
     notes.expect(pair.begin() && pair.ready(kLate) && pair.ready(kEarly), "ready");
-    notes.expect(pair.wait_on(stream, kEarly) == WEFT_ERR_STATE, "has its results only after finish");
-    notes.expect(has(pair.error(), "because they have norms"), pair.error());
+    notes.expect(pair.wait_on(stream, kEarly) == WEFT_ERR_STATE, "results come with finish");
+    notes.expect(has(pair.error(), "has its results only after finish"), pair.error());
     notes.expect(weft_reducer_finish(pair.get(), nullptr) == WEFT_OK, "finish: " + pair.error());
     notes.expect(pair.wait_on(stream, kEarly) == WEFT_OK, "after finish");
   }));

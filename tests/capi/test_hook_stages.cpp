@@ -260,7 +260,7 @@ TEST_CASE("a step that exceeds its deadline behind another hook's stage reports 
     weft_error why = WEFT_ERROR_INIT;
     findings.expect(weft_reducer_finish(hurried, nullptr) == WEFT_ERR_TIMEOUT);
     findings.expect(weft_reducer_error(hurried, &why) == WEFT_ERR_TIMEOUT);
-    findings.expect(std::strstr(why.text, "waits for another stage or call of a hook") != nullptr);
+    findings.expect(std::strstr(why.text, "waits until another stage or call of a hook") != nullptr);
     user.release = true;
     findings.expect(weft_reducer_finish(reducer, nullptr) == WEFT_OK);
     for (weft_reducer* one : {reducer, hurried}) findings.expect(weft_reducer_destroy(&one) == WEFT_OK);

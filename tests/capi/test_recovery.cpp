@@ -201,7 +201,7 @@ TEST_CASE("reduced views end with a rebind, and belong to the survivors after it
     findings.expect(weft_comm_split(r.comm, 0, 0, &other, &details) == WEFT_OK);
     if (other != nullptr) {
       findings.expect(weft_reducer_rebind(reducer, other, &details) == WEFT_ERR_UNSUPPORTED);
-      findings.expect(std::string(details.text).find("shrunk from its first one") != std::string::npos);
+      findings.expect(std::string(details.text).find("shrunk from the first one") != std::string::npos);
     }
     findings.expect(one_step(mine * 4, nullptr) == WEFT_OK);
     findings.expect(read_results(findings, reducer, 10) == 3);

@@ -149,7 +149,7 @@ def static_changes(comm):
                 pair.synced.backward(which(pair.ours(pair.inputs())))
         except weft.WeftError as error:
             texts.append(str(error))
-    found = len(texts) == 2 and "graph has changed" in texts[0] and "'two.weight' 0 times; 1 in the first step" in texts[1]
+    found = len(texts) == 2 and "graph has changed" in texts[0] and "'two.weight' became ready 0 times, expected 1 as in the first step" in texts[1]
     return [] if found else [f"errors: {texts}"]
 
 

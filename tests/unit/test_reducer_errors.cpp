@@ -69,9 +69,9 @@ TEST_CASE("begin and finish refuse invalid arguments") {
     expect_error(self, reducer.begin(&options), Code::kArg, "unknown flags");
     options.flags = 0;
     options.weight = 0.5;
-    expect_error(self, reducer.begin(&options), Code::kArg, "weight 0.5");
+    expect_error(self, reducer.begin(&options), Code::kArg, "weight is 0.5");
     options.weight = -1;
-    expect_error(self, reducer.begin(&options), Code::kArg, "weight -1");
+    expect_error(self, reducer.begin(&options), Code::kArg, "weight is -1");
     options.weight = 1;
     self.expect(reducer.begin(&options), "begin");
     expect_error(self, reducer.begin(nullptr), Code::kState, "begin inside step 0");
