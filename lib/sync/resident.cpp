@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/round_up.h"
+#include "base/text.h"
 #include "core/context.h"
 #include "sync/state.h"
 
