@@ -297,7 +297,7 @@ def test_against():
         first, second = [f"weft bench: repeat {i} of 3" for i in (1, 2, 3)], [f"weft bench: repeat {i} of 3, {other}" for i in (1, 2, 3)]
         expect_equal([line for line in result.stderr.splitlines() if "repeat" in line],
                      [second[0], first[0], first[1], second[1], second[2], first[2]], result.stderr)
-        expect(f"Beside {other}, by turns" in result.stdout and "3 processes then and 3 now" in result.stdout, "beside", result.stdout)
+        expect(f"Compared with {other}" in result.stdout and "3 processes then and 3 now" in result.stdout, "beside", result.stdout)
         expect_equal((json.loads(path.read_text())["processes"], result.stdout.count("median us")), (3, 1))
         # The rows that the other command writes are the baseline.
         edit = """import json, sys; path = sys.argv[1]; run = json.load(open(path)); row = run["results"][0]
@@ -309,9 +309,9 @@ row["process_medians_us"] = [row["median_us"]]; row["correct"] = CORRECT; json.d
         expect(result.returncode == 1 and "SLOWER" in result.stdout and "25 of 25" in result.stdout, "slower", result)
         (Path(folder) / "edit.py").write_text(edit.replace("CORRECT", "False"))
         result = compare(1, swift)
-        expect(result.returncode == 1 and f"{other} gave wrong results" in result.stderr, "wrong", result)
+        expect(result.returncode == 1 and f"{other}, the command of --against, computed wrong results" in result.stderr, "wrong", result)
         result = compare(2, "exit 9")
-        expect(result.returncode == 9 and f"repeat 1 of 2, {other} failed (exit code 9)" in result.stderr, "failed", result)
+        expect(result.returncode == 9 and f"repeat 1 of 2, {other} failed with exit code 9" in result.stderr, "failed", result)
         expect(not result.stdout, "nothing is reported", result)
 
 

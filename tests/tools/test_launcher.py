@@ -176,9 +176,11 @@ def test_cannot_run():
 
 
 def test_command_options():
-    """options after -- belong to the command"""
+    """options after -- belong to the command, and so does a -- after it"""
     result = weft_run("-n", "1", "--", "printf", "%s ", "-n", "7", "--help", "--", "x")
     expect_equal((result.returncode, result.stdout), (0, "[0] -n 7 --help -- x \n"), result)
+    result = weft_run("-n", "1", "sh", "-c", 'echo "$@"', "sh", "--", "-x", "--")
+    expect_equal((result.returncode, result.stdout), (0, "[0] -- -x --\n"), result)
 
 
 def test_bad_usage():

@@ -111,9 +111,9 @@ TEST_CASE("invalid or inconsistent flight records are refused by name") {
     REQUIRE(text.find(from) != std::string::npos);
     return why(text.replace(text.find(from), from.size(), to));
   };
-  CHECK(says(why(""), "no JSON"));
-  CHECK(says(why("3"), "no flight record"));
-  CHECK(says(why("{}"), "no flight record"));
+  CHECK(says(why(""), "not JSON"));
+  CHECK(says(why("3"), "not a flight record"));
+  CHECK(says(why("{}"), "not a flight record"));
   CHECK(says(why(good.substr(0, good.size() / 2)), "cut off"));
   CHECK(says(why(std::string(1000, '[')), "too deeply"));
   CHECK(says(why(std::string(kMaxFlightBytes + 1, ' ')), "too long"));

@@ -26,7 +26,7 @@ constexpr int64_t kRareHeartbeatMs = 3'600'000;
 void write(const nlohmann::json& run, const std::string& path) {
   std::ofstream file(path);
   file << run.dump(1) << '\n';
-  if (!file.flush()) throw std::runtime_error("cannot write " + path);
+  if (!file.flush()) throw std::runtime_error("cannot write the results to " + path);
 }
 
 // Returns false if any result is wrong. Null means that the results are not checked.
@@ -41,7 +41,8 @@ bool is_correct(const nlohmann::json& run) {
 bool report(const nlohmann::json& run, const BenchOptions& options, const std::optional<Baseline>& baseline) {
   print_results(run);
   if (!options.json.empty()) write(run, options.json);
-  if (!options.against.empty()) std::printf("Beside %s, by turns:\n", options.against.c_str());
+  if (!options.against.empty())
+    std::printf("Compared with %s, whose ranks ran interleaved with these:\n", options.against.c_str());
   const bool good = !baseline || baseline->compare(run, options.tolerance);
   return good && is_correct(run);
 }
@@ -119,7 +120,7 @@ int measure_once(const std::string& program, const std::string& name, const Benc
   std::fprintf(stderr, "weft bench: %s\n", name.c_str());
   const PassedFile file;
   if (const int code = launch_ranks(program, options, words, {"--into", file.path()}); code != 0) {
-    std::fprintf(stderr, "weft bench: %s failed (exit code %d): nothing is reported of those before\n",
+    std::fprintf(stderr, "weft bench: %s failed with exit code %d; earlier repeats are not reported\n",
                  name.c_str(), code);
     return code;
   }
@@ -148,7 +149,8 @@ int bench_repeats(const BenchOptions& options, const std::vector<std::string>& w
   const nlohmann::json others_merged = merge(others);
   const bool good = report(merge(runs), options, Baseline(others_merged, options.against));
   if (!is_correct(others_merged)) {
-    std::fprintf(stderr, "weft bench: %s gave wrong results\n", options.against.c_str());
+    std::fprintf(stderr, "weft bench: %s, the command of --against, computed wrong results\n",
+                 options.against.c_str());
     return 1;
   }
   return good ? 0 : 1;

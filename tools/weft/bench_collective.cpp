@@ -163,9 +163,9 @@ const std::map<std::string, Collective>& collectives() {
 const Collective& find(const std::string& name) {
   const auto found = collectives().find(name);
   if (found != collectives().end()) return found->second;
-  std::string choices = "barrier, step";
+  std::string choices = "barrier, step, ready, launches";
   for (const auto& [known, collective] : collectives()) choices += ", " + known;
-  throw std::invalid_argument("no benchmark '" + name + "'; there are " + choices);
+  throw std::invalid_argument("unknown benchmark '" + name + "', expected one of: " + choices);
 }
 
 // About a quarter of a gigabyte in total, within limits.

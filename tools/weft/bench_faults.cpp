@@ -74,7 +74,8 @@ void set_ranks(Options* options) {
   }
   if (options->range.least_ranks < 2 || options->range.most_ranks > 32 ||
       options->range.least_ranks > options->range.most_ranks) {
-    throw std::invalid_argument("--ranks: " + text + " is no number or range from 2 to 32");
+    throw std::invalid_argument("--ranks is '" + text +
+                                "', expected a number or a range from 2 to 32, for example 2-8");
   }
 }
 
@@ -199,8 +200,8 @@ void Findings::add(const Draw& draw, const faults::RunTrace& trace, const Verdic
     line += times;
     if (verdict.recover_ms) std::snprintf(times, sizeof times, ", recovered in %.1f ms", *verdict.recover_ms);
     if (verdict.recover_ms) line += times;
-    if (verdict.minority) line += "; too few are left";
-    if (!verdict.reached) line += "; not reached";
+    if (verdict.minority) line += "; too few ranks are left to continue";
+    if (!verdict.reached) line += "; the fault did not strike";
     say(line);
   }
   complain(draw, "hang", verdict.hangs);
@@ -247,7 +248,7 @@ void Findings::print_distribution() {
   for (const auto& [phase, times] : by_phase_) row(phase, times);
   for (const auto& [fault, times] : by_fault_) row(fault, times);
   row("all", all_);
-  std::printf("%llu ended with a minority, in %llu the fault came too late\n",
+  std::printf("%llu runs ended with too few ranks to continue; in %llu runs the fault did not strike\n",
               static_cast<unsigned long long>(minorities_), static_cast<unsigned long long>(unreached_));
 }
 
@@ -269,7 +270,7 @@ void Findings::write(const std::string& path) {
                          {"runs", list_}}
               .dump(1)
        << "\n";
-  if (!file.flush()) throw std::runtime_error("cannot write " + path);
+  if (!file.flush()) throw std::runtime_error("cannot write the results to " + path);
 }
 
 int run_all(const Options& options) {
@@ -292,10 +293,11 @@ int run_all(const Options& options) {
   run_options.stop = &stop;
   run_options.private_shm = faults::make_private_shared_memory();  // before the threads, which inherit it
   if (!run_options.private_shm) {
-    std::fprintf(stderr,
-                 "weft bench faults: files in /dev/shm are not checked, because other programs make files "
-                 "there and a /dev/shm of its own needs root: %s\n",
-                 std::strerror(errno));
+    std::fprintf(
+        stderr,
+        "weft bench faults: files that ranks leave in /dev/shm are not checked, because other programs "
+        "use it too, and no private /dev/shm could be mounted, which needs root: %s\n",
+        std::strerror(errno));
   }
   const auto work = [&] {
     try {
@@ -334,33 +336,37 @@ int run_all(const Options& options) {
 void add_bench_faults(CLI::App& bench, int* exit_code) {
   auto options = std::make_shared<Options>();
   CLI::App* faults =
-      bench.add_subcommand("faults", "Kill ranks at random, and check what the others make of it");
+      bench.add_subcommand("faults", "Inject random faults into ranks, and check how the other ranks react");
   faults->footer(
       "Each run starts 2 to 8 processes, lets one or two of them die, leave, fail or be late in a phase "
       "drawn at\n"
-      "random (forming, idle, small and large all-reduces, gradient steps, leaving, shrinking), and checks: "
+      "random (group setup, idle, small and large all-reduces, gradient steps, leaving, shrinking), and "
+      "checks: "
       "every\n"
-      "call returns by its deadline (else a hang); errors name who is at fault and nobody else, the "
+      "call returns by its deadline (else a hang); errors name the ranks at fault and no others, the "
       "survivors agree\n"
-      "on who is left and on every bit of a sum, or that they are too few (else a disagreement); no process, "
+      "on the surviving ranks and on every bit of a sum, or that they are too few (else a disagreement); no "
+      "process, "
       "file,\n"
       "socket, descriptor or thread is left (else a leftover). As root the runs have a /dev/shm of their "
       "own;\n"
-      "otherwise files there are not looked at. Exit code 1 if anything was found.");
-  faults->add_option("--runs", options->runs, "how many, default 100");
-  faults->add_option("--seed", options->seed, "what is drawn, default 1");
-  faults->add_option("--only", options->only, "only the run of this number, as it is drawn among the others");
+      "otherwise files there are not checked. Exit code 1 if anything was found.");
+  faults->add_option("--runs", options->runs, "number of runs, default 100");
+  faults->add_option("--seed", options->seed, "seed of the random draws, default 1");
+  faults->add_option("--only", options->only,
+                     "execute only the run of this number, with the same draw as among the others");
   faults->add_option("--backends", options->range.backends, "default: shm, ucx and shm+ucx, if available")
       ->delimiter(',');
   faults
       ->add_option("--phases", options->phases,
-                   "of forming, idle, small, private, arena, reducer, leaving, shrink, twice; default: all")
+                   "phases to draw from: forming, idle, small, private, arena, reducer, leaving, shrink, "
+                   "twice; default: all")
       ->delimiter(',');
   faults->add_option("--ranks", options->ranks, "processes of a run: a number or a range, default 2-8");
   faults->add_option("--jobs", options->jobs, "runs at a time, default 1")->check(CLI::Range(1, 64));
   faults->add_option("--json", options->json, "also write every run's result to this file");
   faults->add_flag("--verbose", options->verbose,
-                   "a line for every run, and all that the ranks of a failing one said");
+                   "print a line for every run, and all messages of the ranks of a failed run");
   faults->add_option("--rank", options->rank)->group("");
   faults->add_option("--store", options->store)->group("");
   faults->add_option("--parent", options->parent)->group("");
@@ -374,7 +380,8 @@ void add_bench_faults(CLI::App& bench, int* exit_code) {
     }
     if (options->range.backends.empty()) options->range.backends = available_backends();
     if (options->range.backends.empty())
-      throw std::runtime_error("no backend that survives faults is available");
+      throw std::runtime_error(
+          "none of the backends shm, ucx and shm+ucx is available; `weft info` prints the reasons");
     *exit_code = run_all(*options);
   });
 }

@@ -1,5 +1,5 @@
 // The subcommands of `weft`. Each adds itself to the parser and writes its exit code when it is chosen. tail:
-// the words after "--", which the parser does not see. words: all words before it.
+// the first "--" and the words after it, which the parser does not see. words: all words before it.
 #pragma once
 
 #include <CLI/CLI.hpp>

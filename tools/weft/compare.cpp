@@ -28,7 +28,8 @@ std::vector<double> processes_of(const nlohmann::json& row) {
   const auto negative = [](double median) { return median < 0; };
   if (medians.empty() || medians.size() > kMostRepeats ||
       std::any_of(medians.begin(), medians.end(), negative)) {
-    throw std::invalid_argument("process_medians_us must be 1 to " + std::to_string(kMostRepeats) + " times");
+    throw std::invalid_argument("process_medians_us has " + std::to_string(medians.size()) +
+                                " times, expected 1 to " + std::to_string(kMostRepeats) + ", none negative");
   }
   return medians;
 }
@@ -105,7 +106,7 @@ void print_rule(size_t works, const Processes& processes, double tolerance) {
   } else {
     std::printf(
         "outside the 99 %% intervals of both medians: %s then and %zu now are too few for the rank-sum test; "
-        "--repeat 5, both times, is enough.\n",
+        "--repeat 5 in both runs is enough.\n",
         counted(then).c_str(), now);
   }
 }
@@ -125,11 +126,11 @@ void print_alone(const std::map<Baseline::Key, Baseline::Row>& rows,
 
 Baseline::Baseline(const std::string& path) : name_(path) {
   std::ifstream file(path);
-  if (!file) throw std::runtime_error("cannot read " + path);
+  if (!file) throw std::runtime_error("cannot open the earlier results " + path);
   try {
     *this = Baseline(nlohmann::json::parse(file), path);
   } catch (const std::exception& error) {
-    throw std::runtime_error(path + " is not what `weft bench --json` writes: " + error.what());
+    throw std::runtime_error(path + " is not a file that `weft bench --json` wrote: " + error.what());
   }
 }
 
@@ -142,11 +143,12 @@ Baseline::Baseline(const nlohmann::json& run, std::string name)
 bool Baseline::compare(const nlohmann::json& now, double tolerance) const {
   const std::string cpu = now.at("machine").at("cpu");
   if (cpu != cpu_) {
-    std::printf("Another machine: %s now, %s then. Times say little.\n", cpu.c_str(), cpu_.c_str());
+    std::printf("The machines differ: %s now, %s then. Times are hardly comparable.\n", cpu.c_str(),
+                cpu_.c_str());
   }
   const std::string backend = now.at("backend");
   if (backend != backend_) {
-    std::printf("Another backend: %s now, %s then.\n", backend.c_str(), backend_.c_str());
+    std::printf("The backends differ: %s now, %s then.\n", backend.c_str(), backend_.c_str());
   }
   std::printf("%-16s %9s %6s %11s %11s %7s %14s\n", "work", "bytes", "ranks", "then us", "now us", "ratio",
               "longer pairs");
@@ -166,7 +168,9 @@ bool Baseline::compare(const nlohmann::json& now, double tolerance) const {
                 ranks, before.median_us, row.median_us, row.median_us / before.median_us, pairs.c_str(),
                 text.c_str(), text.empty() ? "" : "  ", details.c_str());
   }
-  if (compared.empty()) throw std::runtime_error("nothing that was measured now is in " + name_);
+  if (compared.empty())
+    throw std::runtime_error(
+        name_ + " has none of the measurements of this run: work, details, bytes and ranks must be equal");
   print_alone(rows, rows_, "Not in " + name_);
   print_alone(rows_, rows, "Not measured now");
   for (const auto& [processes, works] : compared) print_rule(works, processes, tolerance);

@@ -68,14 +68,14 @@ std::string printable(std::string text) {
 class Fields {
  public:
   Fields(const json& object, Status* status) : object_(object), status_(*status) {
-    if (!object.is_object()) fail("an object is missing");
+    if (!object.is_object()) fail("has another value where a JSON object belongs");
   }
   bool has(const char* key) const { return object_.is_object() && object_.contains(key); }
   uint64_t number(const char* key, uint64_t most) const {
     const json* value = find(key);
     if (value != nullptr && value->is_number_unsigned() && value->get<uint64_t>() <= most)
       return value->get<uint64_t>();
-    fail(cat(key, " is no number from 0 to ", most));
+    fail(cat("has no number from 0 to ", most, " in the field ", key));
     return 0;
   }
   uint64_t number(const char* key, uint64_t most, uint64_t otherwise) const {
@@ -85,7 +85,7 @@ class Fields {
     const json* value = find(key);
     if (value != nullptr && value->is_string() && value->get_ref<const std::string&>().size() <= most)
       return printable(value->get<std::string>());
-    fail(cat(key, " is no text of at most ", most, " bytes"));
+    fail(cat("has no text of at most ", most, " bytes in the field ", key));
     return {};
   }
   std::string text_or_empty(const char* key, size_t most) const {
@@ -96,7 +96,7 @@ class Fields {
     const std::string digits = text(key, 16);
     const bool fits =
         digits.size() == 16 && digits.find_first_not_of("0123456789abcdef") == std::string::npos;
-    if (!fits) fail(cat(key, " is no number of 16 hexadecimal digits"));
+    if (!fits) fail(cat("has no 16 hexadecimal digits in the field ", key));
     return fits ? std::stoull(digits, nullptr, 16) : 0;
   }
   std::vector<int> ranks(const char* key, int size) const {
@@ -105,7 +105,7 @@ class Fields {
       if (rank.is_number_unsigned() && rank.get<uint64_t>() < static_cast<uint64_t>(size)) {
         ranks.push_back(rank.get<int>());
       } else {
-        fail(cat(key, " holds something that is no rank"));
+        fail(cat("has an entry in the field ", key, " that is not a rank from 0 to ", size - 1));
       }
     }
     return ranks;
@@ -114,7 +114,7 @@ class Fields {
     static const json kNone = json::array();
     const json* value = find(key);
     if (value != nullptr && value->is_array() && value->size() <= most) return *value;
-    fail(cat(key, " is no list of at most ", most, " entries"));
+    fail(cat("has no list of at most ", most, " entries in the field ", key));
     return kNone;
   }
   const json& at(const char* key) const {
@@ -135,7 +135,8 @@ class Fields {
 template <class Enum>
 uint8_t enumerator(const Fields& fields, const char* key) {
   Enum value{};
-  if (!weft::parse(fields.text(key, 32).c_str(), &value)) fields.fail(cat(key, " is unknown"));
+  if (!weft::parse(fields.text(key, 32).c_str(), &value))
+    fields.fail(cat("has an unknown name in the field ", key));
   return static_cast<uint8_t>(value);
 }
 
@@ -173,7 +174,7 @@ weft::FlightLane lane_of(const json& given, int size, Status* status) {
   if (lane.key.kind != Kind::kCollective) {
     lane.key.peer = static_cast<int>(fields.number("peer", static_cast<uint64_t>(size) - 1));
   } else if (kind != "collective") {
-    fields.fail("kind is unknown");
+    fields.fail(cat("has the unknown lane kind \"", kind, "\", expected collective, send or receive"));
   }
   lane.next_slot = fields.number("next_slot", kAny);
   lane.queued = fields.number("queued", UINT64_MAX);
@@ -182,7 +183,7 @@ weft::FlightLane lane_of(const json& given, int size, Status* status) {
   for (const json& one : fields.list("operations", weft::FlightRing::kCapacity)) {
     lane.operations.push_back(operation_of(one, status));
     const uint64_t slot = lane.operations.back().slot;
-    if (slot < least || slot >= lane.next_slot) fields.fail("slots do not ascend");
+    if (slot < least || slot >= lane.next_slot) fields.fail("has operations whose slots do not ascend");
     least = slot + 1;
   }
   if (!fields.has("step")) return lane;
@@ -203,7 +204,7 @@ Status failure_of(const json& given, int size, Status* status) {
   info.code = static_cast<Code>(fields.number("code", static_cast<uint64_t>(Code::kInternal)));
   info.evidence =
       static_cast<weft::Evidence>(fields.number("evidence", static_cast<uint64_t>(weft::Evidence::kReport)));
-  if (info.code == Code::kOk) fields.fail("a failure without a code");
+  if (info.code == Code::kOk) fields.fail("has a failure whose code is 0");
   info.slot = fields.number("slot", kAny, weft::kNoSlot);
   info.step = fields.number("step", kAny, weft::kNoStep);
   info.ranks = fields.ranks("ranks", size);
@@ -217,7 +218,7 @@ Status read_text(const std::string& path, std::string* text, int64_t* written) {
   const weft::Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat about{};
   if (!fd.valid() || ::fstat(fd.get(), &about) != 0) return Status::system("cannot be opened", errno);
-  if (!S_ISREG(about.st_mode)) return bad("is no regular file");
+  if (!S_ISREG(about.st_mode)) return bad("is not a regular file");
   if (static_cast<uint64_t>(about.st_size) > weft::kMaxFlightBytes)
     return bad(cat("has ", about.st_size, " bytes; a flight record has at most ", weft::kMaxFlightBytes));
   *written = about.st_mtime;
@@ -237,13 +238,15 @@ Status read_text(const std::string& path, std::string* text, int64_t* written) {
 }  // namespace
 
 Status parse_flight(const std::string& text, FlightFile* file) {
-  if (text.size() > weft::kMaxFlightBytes) return bad("is too long");
+  if (text.size() > weft::kMaxFlightBytes)
+    return bad(cat("is too long: ", text.size(), " bytes, at most ", weft::kMaxFlightBytes));
   if (too_deep(text)) return bad("is nested too deeply for a flight record");
   const json whole = json::parse(text, nullptr, false);
-  if (whole.is_discarded()) return bad("is no JSON, or was cut off");
+  if (whole.is_discarded()) return bad("is not JSON, or was cut off");
   Status status;
   const Fields fields(whole, &status);
-  if (!status.ok() || !fields.has("weft_flight")) return bad("is no flight record");
+  if (!status.ok() || !fields.has("weft_flight"))
+    return bad("is not a flight record: it has no field weft_flight");
   if (const uint64_t format = fields.number("weft_flight", kAny); format != weft::kFlightFormat)
     return bad(
         cat("is a flight record of format ", format, "; this command reads format ", weft::kFlightFormat));
@@ -253,7 +256,7 @@ Status parse_flight(const std::string& text, FlightFile* file) {
   record.comm = fields.hex("comm");
   record.job = fields.text_or_empty("job", 1024);
   record.size = static_cast<int>(fields.number("size", weft::kMaxRanks));
-  if (record.size < 1) return bad("size is 0");
+  if (record.size < 1) return bad(cat("has no number from 1 to ", weft::kMaxRanks, " in the field size"));
   record.rank = static_cast<int>(fields.number("rank", static_cast<uint64_t>(record.size) - 1));
   record.generation = static_cast<uint32_t>(fields.number("generation", UINT32_MAX, 0));
   record.first_rank =
@@ -278,12 +281,12 @@ Status read_flights(const std::string& folder, FlightFolder* read) {
     if (name.rfind("weft-", 0) != 0 || name.size() < 10 || name.compare(name.size() - 5, 5, ".json") != 0)
       continue;
     if (names.size() == kMostFiles) {
-      read->unread.emplace_back("the rest", cat("more than ", kMostFiles, " files"));
+      read->unread.emplace_back("the rest", cat("is beyond the limit of ", kMostFiles, " files"));
       break;
     }
     names.push_back(name);
   }
-  if (error) return Status::system(cat("reading the folder ", folder), error.value());
+  if (error) return Status::system(cat("cannot read the folder of flight records ", folder), error.value());
   std::sort(names.begin(), names.end());
   for (const std::string& name : names) {
     FlightFile file;

@@ -27,10 +27,10 @@ using nlohmann::json;
 
 json topology() {
   hwloc_topology_t machine;
-  if (hwloc_topology_init(&machine) != 0) return {{"error", "hwloc could not start"}};
+  if (hwloc_topology_init(&machine) != 0) return {{"error", "hwloc_topology_init failed"}};
   json result;
   if (hwloc_topology_load(machine) != 0) {
-    result["error"] = "hwloc could not read the topology";
+    result["error"] = "hwloc_topology_load failed";
   } else {
     const auto count = [machine](hwloc_obj_type_t type) { return hwloc_get_nbobjs_by_type(machine, type); };
     result = {{"packages", count(HWLOC_OBJ_PACKAGE)},
@@ -157,7 +157,7 @@ std::string try_cross_memory() {
   const bool waited = reader > 0 && ::waitpid(reader, &status, 0) == reader;
   ::kill(sibling, SIGKILL);
   ::waitpid(sibling, nullptr, 0);
-  if (!waited || !WIFEXITED(status)) return "could not be tried";
+  if (!waited || !WIFEXITED(status)) return "not tested: a test process failed";
   return WEXITSTATUS(status) == 0 ? "works" : std::strerror(WEXITSTATUS(status));
 }
 
@@ -202,13 +202,14 @@ constexpr const char* kPrivateBuffers = "private_buffers";
 std::string unmeasured() {
   const char* const given = std::getenv("WEFT_SHM_THRESHOLDS");
   if (given != nullptr && *given != '\0') return std::string("WEFT_SHM_THRESHOLDS=") + given;
-  return "measured when a communicator forms; weft info --ranks 2 shows what two ranks find";
+  return "measured when a communicator is created; weft info --ranks 2 shows the result for two ranks";
 }
 
 json describe() {
   weft_context* context = nullptr;
   weft_error error = WEFT_ERROR_INIT;
-  if (weft_context_create(nullptr, &context, &error) != WEFT_OK) throw std::runtime_error(error.text);
+  if (weft_context_create(nullptr, &context, &error) != WEFT_OK)
+    throw std::runtime_error(std::string("weft_context_create: ") + error.text);
   json result = describe_machine();
   result["cpu_features"] = cpu_features();
   result["topology"] = topology();
@@ -249,7 +250,7 @@ void print(const json& info) {
            (one["available"].get<bool>() ? "available: " : "not available: ") + text_of(one["reason"]));
     }
   }
-  std::printf("\nwhat shared memory may use\n");
+  std::printf("\nshared memory\n");
   for (const auto& [name, value] : info["shm"].items()) line(("  " + name).c_str(), text_of(value));
 }
 
@@ -291,8 +292,8 @@ void add_info(CLI::App& app, const std::vector<std::string>& words, int* exit_co
   info->add_flag("--json", options->as_json, "as JSON");
   info->add_option(
           "-n,--ranks", options->ranks,
-          "start so many processes, each bound to a core, that form a communicator over shm, and say "
-          "at which sizes it changes its path for private buffers")
+          "start this number of processes, each bound to a core, which create a communicator over shm, and "
+          "print the sizes at which it changes its path for private buffers")
       ->check(CLI::Range(2, 64));
   info->add_flag("--joined", options->joined, "this process is one of them already")->group("");
   info->callback([options, &words, exit_code] {

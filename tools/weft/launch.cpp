@@ -52,7 +52,7 @@ struct Pipe {
 
 Pipe make_pipe() {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw_system("pipe");
+  if (::pipe2(ends, O_CLOEXEC) != 0) throw_system("cannot create a pipe for a rank's output");
   ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
   return {ends[0], ends[1]};
 }
@@ -105,7 +105,7 @@ Launch::Launch(const LaunchOptions& options) : options_(options) {
   for (const int number : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) sigaddset(&watched_, number);
   ::sigprocmask(SIG_BLOCK, &watched_, &before_);
   signal_fd_ = ::signalfd(-1, &watched_, SFD_CLOEXEC | SFD_NONBLOCK);
-  if (signal_fd_ < 0) throw_system("signalfd");
+  if (signal_fd_ < 0) throw_system("cannot watch signals: signalfd");
   ranks_.resize(static_cast<size_t>(options.ranks));
 }
 
@@ -127,7 +127,7 @@ void Launch::start(int rank, const std::string& store, const std::string& secret
   lines_.emplace_back(err.read, STDERR_FILENO, prefix);
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
-  if (pid < 0) throw_system("fork");
+  if (pid < 0) throw_system("cannot start a process for a rank: fork");
   if (pid == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(kCannotRunCode);  // it died before the line above
@@ -266,7 +266,10 @@ void Launch::take_signals() {
 void Launch::act_on_deadlines() {
   const auto now = Clock::now();
   if (now >= timeout_at_) {
-    failure_ = "not done in time";
+    char text[80];
+    std::snprintf(text, sizeof text, "the job has not ended within %g s, the limit of --timeout",
+                  options_.timeout_s);
+    failure_ = text;
     begin_ending(kTimeoutCode, seconds(0));
   }
   if (now >= terminate_at_ && running()) {
@@ -294,7 +297,8 @@ std::string random_hex(int count) {
   std::string text;
   for (int i = 0; i < count; ++i) {
     unsigned char byte = 0;
-    if (::getrandom(&byte, 1, 0) != 1) throw_system("getrandom");
+    if (::getrandom(&byte, 1, 0) != 1)
+      throw_system("cannot draw random bytes for the secret or the store's name: getrandom");
     constexpr char kDigits[] = "0123456789abcdef";
     text.push_back(kDigits[byte >> 4]);
     text.push_back(kDigits[byte & 15]);

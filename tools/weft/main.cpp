@@ -31,7 +31,7 @@ int main(int argc, char** argv) {
   });
   std::vector<std::string> words(argv + 1, argv + argc);
   const auto divider = std::find(words.begin(), words.end(), "--");
-  const std::vector<std::string> tail(divider == words.end() ? divider : divider + 1, words.end());
+  const std::vector<std::string> tail(divider, words.end());
   words.erase(divider, words.end());
 
   int exit_code = 0;

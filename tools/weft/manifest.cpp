@@ -18,16 +18,19 @@ ManifestParam read_param(const nlohmann::json& entry) {
   param.count = 1;
   for (const int64_t dim : param.shape) {
     if (dim < 1 || static_cast<uint64_t>(dim) > kMostElements / param.count) {
-      throw std::runtime_error("the shape of " + param.name + " is not positive or too large");
+      throw std::runtime_error("parameter " + param.name + " has a dimension of " + std::to_string(dim) +
+                               "; expected dimensions of 1 or more, and at most 2^36 elements in all");
     }
     param.count *= static_cast<uint64_t>(dim);
   }
   return param;
 }
 
-uint64_t read_ms(const nlohmann::json& value) {
+uint64_t read_ms(const std::string& name, const nlohmann::json& value) {
   const double ms = value.get<double>();
-  if (!(ms >= 0 && ms < 1e7)) throw std::runtime_error("a time is negative or longer than hours");
+  if (!(ms >= 0 && ms < 1e7)) {
+    throw std::runtime_error("ready_ms of " + name + " is " + value.dump() + ", expected 0 to 1e7 ms");
+  }
   return static_cast<uint64_t>(std::llround(ms * 1e6));
 }
 
@@ -44,10 +47,10 @@ Manifest read_manifest(const std::string& path) {
       manifest.params.push_back(read_param(entry));
       manifest.count += manifest.params.back().count;
     }
-    if (manifest.params.empty()) throw std::runtime_error("it has no parameters");
+    if (manifest.params.empty()) throw std::runtime_error("its list params is empty");
     return manifest;
   } catch (const std::exception& error) {
-    throw std::runtime_error(path + " is no manifest: " + error.what());
+    throw std::runtime_error(path + " is not a manifest of parameters: " + error.what());
   }
 }
 
@@ -58,12 +61,15 @@ Backward read_backward(const std::string& manifest_path, const Manifest& manifes
       (ends ? manifest_path.substr(0, manifest_path.size() - ending.size()) : manifest_path) +
       ".backward.json";
   std::ifstream file(path);
-  if (!file) throw std::runtime_error("cannot open the recorded backward " + path);
+  if (!file)
+    throw std::runtime_error(
+        "cannot open " + path +
+        ", the recorded backward of the manifest; bench/manifests/record.py writes such files");
   try {
     const nlohmann::json json = nlohmann::json::parse(file);
     Backward backward;
     for (const ManifestParam& param : manifest.params) {
-      backward.ready_ns.push_back(read_ms(json.at("ready_ms").at(param.name)));
+      backward.ready_ns.push_back(read_ms(param.name, json.at("ready_ms").at(param.name)));
     }
     backward.order.resize(manifest.params.size());
     std::iota(backward.order.begin(), backward.order.end(), size_t{0});
@@ -72,6 +78,6 @@ Backward read_backward(const std::string& manifest_path, const Manifest& manifes
     backward.ns = backward.ready_ns[backward.order.back()];
     return backward;
   } catch (const std::exception& error) {
-    throw std::runtime_error(path + " is no recorded backward of " + manifest.name + ": " + error.what());
+    throw std::runtime_error(path + " is not a recorded backward of " + manifest.name + ": " + error.what());
   }
 }

@@ -33,7 +33,8 @@ auto find(const Table& table, const std::string& name, const char* what) {
     if (name == entry.name) return entry;
     choices += std::string(choices.empty() ? "" : ", ") + entry.name;
   }
-  throw std::invalid_argument("no " + std::string(what) + " '" + name + "'; there are " + choices);
+  throw std::invalid_argument("unknown " + std::string(what) + " '" + name +
+                              "', expected one of: " + choices);
 }
 
 }  // namespace
@@ -66,7 +67,8 @@ uint64_t parse_bytes(const std::string& text) {
                         : unit == "G" || unit == "g" ? 1 << 30
                                                      : 0;
   if (error != std::errc() || factor == 0 || !(value >= 0) || value * factor > 1e15) {
-    throw std::invalid_argument("'" + text + "' is no size; write 8, 64K, 4M or 1G");
+    throw std::invalid_argument(
+        "'" + text + "' is not a number of bytes; write for example 8, 64K, 4M or 1G (at most 1e15 bytes)");
   }
   return static_cast<uint64_t>(value * factor);
 }

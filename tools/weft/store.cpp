@@ -50,20 +50,20 @@ int serve(const std::string& address, weft::LogLevel level) {
 
 void add_store(CLI::App& app, int* exit_code) {
   auto address = std::make_shared<std::string>();
-  CLI::App* store = app.add_subcommand("store", "Serve the place where the ranks of jobs meet");
+  CLI::App* store =
+      app.add_subcommand("store", "Serve a store, through which the ranks of jobs find each other");
   store->footer(
-      "Ranks meet here when they have WEFT_STORE=ADDRESS and WEFT_STORE_EXTERNAL=1. The job's secret comes "
-      "from\n"
-      "WEFT_SECRET_FILE or WEFT_SECRET; without one only addresses of this machine are served. Ends with "
-      "SIGINT\n"
-      "or SIGTERM.");
-  store->add_option("--listen", *address, "tcp://HOST:PORT (port 0: any free one) or unix:@NAME")->required();
+      "Ranks use this store if they have WEFT_STORE=ADDRESS and WEFT_STORE_EXTERNAL=1. The job's secret is\n"
+      "read from WEFT_SECRET_FILE or WEFT_SECRET; without a secret only addresses of this machine are\n"
+      "served. SIGINT or SIGTERM ends the store.");
+  store->add_option("--listen", *address, "address: tcp://HOST:PORT (port 0: any free port) or unix:@NAME")
+      ->required();
   auto level = std::make_shared<weft::LogLevel>(weft::LogLevel::kWarn);
   const std::map<std::string, weft::LogLevel> levels = {{"error", weft::LogLevel::kError},
                                                         {"warn", weft::LogLevel::kWarn},
                                                         {"info", weft::LogLevel::kInfo},
                                                         {"debug", weft::LogLevel::kDebug}};
-  store->add_option("--log", *level, "error, warn, info or debug (default warn), on standard error")
+  store->add_option("--log", *level, "log lines on standard error: error, warn, info or debug (default warn)")
       ->transform(CLI::CheckedTransformer(levels))
       ->option_text("LEVEL");
   store->callback([address, level, exit_code] { *exit_code = serve(*address, *level); });

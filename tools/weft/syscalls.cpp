@@ -95,12 +95,15 @@ uintptr_t at_stop(pid_t thread, int status) {
 void count_system_calls() {
   void* const page =
       ::mmap(nullptr, sizeof(Counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (page == MAP_FAILED) throw std::runtime_error("no memory to count system calls in");
+  if (page == MAP_FAILED) {
+    throw std::runtime_error(std::string("--count-system-calls: mmap: ") + std::strerror(errno));
+  }
   counts = new (page) Counts();
   const pid_t process = ::getpid();
   const pid_t tracer = ::fork();
   if (tracer == 0) trace(process);
-  if (tracer < 0) throw std::runtime_error(std::string("fork: ") + std::strerror(errno));
+  if (tracer < 0)
+    throw std::runtime_error(std::string("--count-system-calls: fork: ") + std::strerror(errno));
   // Yama lets only parents trace, and processes that are named here.
   (void)::prctl(PR_SET_PTRACER, tracer, 0, 0, 0);
   counts->state.store(1);
@@ -109,8 +112,9 @@ void count_system_calls() {
   if (state < 0) {
     ::waitpid(tracer, nullptr, 0);
     counts = nullptr;
-    throw std::runtime_error(std::string("system calls cannot be counted: this process may not be traced: ") +
-                             std::strerror(-state));
+    throw std::runtime_error(
+        std::string("--count-system-calls: this process may not be traced with ptrace: ") +
+        std::strerror(-state));
   }
 }
 

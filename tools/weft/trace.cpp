@@ -36,7 +36,7 @@ std::vector<Group> grouped(FlightFolder* folder) {
   for (FlightFile& file : folder->files) {
     Group& group = groups[{file.record.comm, file.record.size}];
     if (!group.files.empty() && group.files.back().record.rank == file.record.rank) {
-      folder->unread.emplace_back(file.name, cat("is a second record of rank ", file.record.rank));
+      folder->unread.emplace_back(file.name, cat("is not the newest record of rank ", file.record.rank));
       continue;
     }
     group.written = std::max(group.written, file.written);
@@ -181,16 +181,16 @@ int explain(const std::string& path, bool as_json) {
 }  // namespace
 
 void add_trace(CLI::App& app, int* exit_code) {
-  CLI::App* trace = app.add_subcommand("trace", "Look at what ranks have recorded");
+  CLI::App* trace = app.add_subcommand("trace", "Analyse records that ranks have written");
   trace->require_subcommand(1);
   CLI::App* command =
-      trace->add_subcommand("explain", "Name the rank and the operation at fault from the flight records");
+      trace->add_subcommand("explain", "Find the rank and the operation at fault in flight records");
   command->footer(
       "Ranks write a flight record when their communicator fails, into the folder that WEFT_FLIGHT or\n"
-      "weft_context_options.flight_path names. Exit code: 0 when somebody is named, else 1.");
+      "weft_context_options.flight_path names. Exit code: 0 if a rank at fault is found, else 1.");
   auto folder = std::make_shared<std::string>();
   auto as_json = std::make_shared<bool>(false);
-  command->add_option("DIR", *folder, "the folder")->required();
+  command->add_option("DIR", *folder, "the folder of the flight records")->required();
   command->add_flag("--json", *as_json, "as JSON");
   command->callback([folder, as_json, exit_code] { *exit_code = explain(*folder, *as_json); });
 }

@@ -139,10 +139,8 @@ bool find_mismatch(const Ranks& ranks, Verdict* verdict) {
   verdict->slot = found->first.first;
   verdict->lane.id = found->first.second;
   verdict->text = cat(upper(named(verdict->ranks)),
-                      tie                          ? " disagree"
-                      : verdict->ranks.size() == 1 ? " differs from the others"
-                                                   : " differ from the others",
-                      " in ", place_text(verdict->lane, verdict->slot, ""), ": ", text,
+                      tie ? " made different calls" : " made another call than the other ranks", " in ",
+                      place_text(verdict->lane, verdict->slot, ""), ": ", text,
                       ". Every rank must make the same calls in the same order.");
   return true;
 }
@@ -151,7 +149,7 @@ bool find_mismatch(const Ranks& ranks, Verdict* verdict) {
 std::string instead(const FlightFile& file, const FlightLane* lane, const Wait& wait) {
   const int rank = file.record.rank;
   if (lane != nullptr && lane->next_slot > wait.operation->slot)
-    return cat("Rank ", rank, " had called it as well, and was not heard of any more.");
+    return cat("Rank ", rank, " had made this call too, and waited for no other rank.");
   std::string text = cat("Rank ", rank, " never called it");
   if (lane == nullptr || lane->next_slot == 0) {
     text += cat(": it had called nothing in this order.");
@@ -162,11 +160,11 @@ std::string instead(const FlightFile& file, const FlightLane* lane, const Wait& 
   }
   if (lane != nullptr && lane->has_step) {
     const weft::FlightStep& step = lane->step;
-    text += step.step == weft::kNoStep ? " Its reducer had begun no step: the program was elsewhere."
+    text += step.step == weft::kNoStep ? " Its reducer had begun no step."
                                        : cat(" Its reducer was in step ", step.step, ", ", step.done, " of ",
                                              step.buckets, " buckets done: ", step.where, ".");
   } else {
-    text += " Its program was elsewhere.";
+    text += " It waited for no other rank.";
   }
   return text;
 }
@@ -204,7 +202,8 @@ void follow(const Ranks& ranks, Wait wait, std::vector<int> accused, Verdict* ve
     const FlightLane* lane = lane_on(next, *wait.file, *wait.lane);
     const Wait onward = wait_of(next);
     if (onward.operation == nullptr) {
-      verdict->text = cat(upper(named(accused)), " did not come. ", chain, " ", instead(next, lane, wait));
+      verdict->text =
+          cat(upper(named(accused)), " did not take part. ", chain, " ", instead(next, lane, wait));
       return;
     }
     const std::vector<int>& further = onward.lane->waits_for;
@@ -317,7 +316,7 @@ void judge_deadline(const Ranks& ranks, const std::vector<const FlightFile*>& wi
     if (wait.operation != nullptr)
       return follow(ranks, wait, info.ranks.empty() ? wait.lane->waits_for : info.ranks, verdict);
   }
-  accuse(ranks, witnesses, Cause::kAbsent, " did not come.", verdict);
+  accuse(ranks, witnesses, Cause::kAbsent, " did not take part.", verdict);
 }
 
 }  // namespace
@@ -351,18 +350,20 @@ Verdict judge(const std::vector<FlightFile>& files) {
   } else if (find_mismatch(ranks, &verdict)) {
     // the text already says everything
   } else if (!heard.mismatches.empty()) {
-    accuse(ranks, heard.mismatches, Cause::kMismatch, " differs from the others.", &verdict);
+    accuse(ranks, heard.mismatches, Cause::kMismatch, " made a different call, or gave different arguments.",
+           &verdict);
     verdict.slot = heard.mismatches.front()->record.failure.info().slot;
   } else if (!heard.own.empty()) {
     judge_own(ranks, heard.own, &verdict);
   } else if (!heard.silences.empty()) {
-    accuse(ranks, heard.silences, Cause::kSilent, " was stopped, or could not be reached.", &verdict);
+    accuse(ranks, heard.silences, Cause::kSilent, " sent no heartbeats: stopped, or not reachable.",
+           &verdict);
   } else if (!heard.deadlines.empty()) {
     judge_deadline(ranks, heard.deadlines, &verdict);
   } else if (!heard.departures.empty()) {
-    accuse(ranks, heard.departures, Cause::kLeft, " left.", &verdict);
+    accuse(ranks, heard.departures, Cause::kLeft, " left the communicator.", &verdict);
   } else if (!heard.reports.empty()) {
-    accuse(ranks, heard.reports, Cause::kFailed, " is what the others were told of.", &verdict);
+    accuse(ranks, heard.reports, Cause::kFailed, " failed, as other ranks reported.", &verdict);
   } else {
     // Nothing has failed: the program requested the records, perhaps because it hangs.
     for (const FlightFile& file : files) {
@@ -374,7 +375,8 @@ Verdict judge(const std::vector<FlightFile>& files) {
   }
   if (verdict.ranks.empty()) {
     verdict.cause = Cause::kNone;
-    verdict.text = "These records name nobody: no rank waited for another one, and none says who failed.";
+    verdict.text =
+        "These records name no rank at fault: no rank waited for another one, and no failure names a rank.";
   }
   return verdict;
 }

@@ -189,7 +189,7 @@ Phase parse_phase(const std::string& text) {
   }
   std::string all;
   for (const Phase phase : kPhases) all += std::string(all.empty() ? "" : ", ") + name(phase);
-  throw std::invalid_argument("there is no phase \"" + text + "\"; there are " + all);
+  throw std::invalid_argument("unknown phase '" + text + "', expected one of: " + all);
 }
 
 const char* name(Action action) {
@@ -211,7 +211,7 @@ std::string Draw::text() const {
   line += " x " + std::to_string(count);
   for (const Fault& fault : faults) {
     line += std::string(", ") + name(fault.action) + " of " + std::to_string(fault.victim);
-    constexpr const char* kWhen[] = {"the start", "work began", "the first failed", "the first went on",
+    constexpr const char* kWhen[] = {"the start", "work began", "the first failed", "the first continued",
                                      "the end"};
     if (fault.trigger == Trigger::kFailpoint) {
       line += " at " + fault.failpoint;

@@ -73,7 +73,7 @@ void Judge::check_failure(size_t rank, const Word& word) {
   const std::string said = std::string(" (") + weft_status_string(word.status) + ", evidence " +
                            std::to_string(word.evidence) + ", ranks " + set_text(word.ranks) +
                            "): " + word.text;
-  if (!death_) return disagree(rank, "failed without a fault", said);
+  if (!death_) return disagree(rank, "reported a failure although no fault was injected", said);
   // A rank that dies before it has joined is noticed only at the deadline. A rank that joins after rank 0 has
   // given up because of it finds no store any more, and reports rank 0.
   const bool never_came =
@@ -86,9 +86,9 @@ void Judge::check_failure(size_t rank, const Word& word) {
     status |= fault.action == Action::kFail && word.status == WEFT_ERR_SYSTEM;
     status |= fault.action == Action::kHook && word.status == WEFT_ERR_HOOK;
   }
-  if (!status) disagree(rank, "the wrong status", said);
+  if (!status) disagree(rank, "reported a wrong status", said);
   if (word.evidence == WEFT_EVIDENCE_NONE || (word.evidence == WEFT_EVIDENCE_DEADLINE && !never_came)) {
-    disagree(rank, "the wrong evidence", said);
+    disagree(rank, "reported wrong evidence", said);
   }
   bool named = (word.ranks & right) != 0;
   for (int r = 0; r < draw_.ranks; r++) {
@@ -96,8 +96,8 @@ void Judge::check_failure(size_t rank, const Word& word) {
     named |= std::string(word.text).find("rank " + std::to_string(r)) != std::string::npos;
     named |= static_cast<int>(rank) == r;  // it knows its own fault
   }
-  if (!named) disagree(rank, "who is at fault is not named", said);
-  if ((word.ranks & ~right) != 0) disagree(rank, "who is not at fault is named", said);
+  if (!named) disagree(rank, "its error does not name the rank at fault", said);
+  if ((word.ranks & ~right) != 0) disagree(rank, "its error names a rank that is not at fault", said);
 }
 
 // Checks how a survivor's process ended.
@@ -105,9 +105,9 @@ void Judge::check_end(size_t rank) {
   const RankTrace& one = trace_.ranks[rank];
   if (one.killed) return;  // because of a hang, which is counted as such
   if (one.exit_code > 128) {
-    disagree(rank, "crashed by signal ", std::to_string(one.exit_code - 128));
+    disagree(rank, "was ended by signal ", std::to_string(one.exit_code - 128));
   } else if (one.exit_code != 0 || one.words.empty() || one.words.back().kind != Kind::kEnded) {
-    disagree(rank, "ended early, exit code ", std::to_string(one.exit_code));
+    disagree(rank, "ended unexpectedly, exit code ", std::to_string(one.exit_code));
   }
 }
 
@@ -117,7 +117,8 @@ void Judge::check_woken(size_t rank) {
   const Word* last = last_state(rank);
   if (last == nullptr || last->kind != Kind::kWorking || last->generation == 0) return;
   const bool alone = draw_.ranks == 2 && draw_.last_of_two && last->ranks == uint64_t{1} << rank;
-  if (!alone && last->ranks != went_on_) disagree(rank, "woke up and went on with ", set_text(last->ranks));
+  if (!alone && last->ranks != went_on_)
+    disagree(rank, "resumed after its stop and continued with the ranks ", set_text(last->ranks));
 }
 
 const Word* Judge::last_state(size_t rank) const {
@@ -137,20 +138,22 @@ void Judge::check_outcome() {
     if (!survives(rank)) continue;
     const Word* last = last_state(rank);
     if (last == nullptr) {
-      disagree(rank, "it never worked");
+      disagree(rank, "never reported that its communicator works");
     } else if (last->kind == Kind::kWorking) {
       went_on++;
       if (went_on_ == 0) went_on_ = last->ranks;
       if ((last->ranks & ~woken_) != survivors_ || last->ranks != went_on_) {
-        disagree(rank, "ends among ", set_text(last->ranks), ", alive are ", set_text(survivors_));
+        disagree(rank, "continues with the ranks ", set_text(last->ranks), "; the survivors are ",
+                 set_text(survivors_), ", and the first of them continues with ", set_text(went_on_));
       }
     } else if (last->kind == Kind::kShrunk && last->status == WEFT_ERR_MINORITY && may_be_few) {
       few++;
     } else {
-      disagree(rank, "does not go on: ", weft_status_string(last->status), ": ", last->text);
+      disagree(rank, "does not continue: ", weft_status_string(last->status), ": ", last->text);
     }
   }
-  if (few > 0 && went_on > 0) verdict_.disagreements.push_back("some go on, some are too few");
+  if (few > 0 && went_on > 0)
+    verdict_.disagreements.push_back("some survivors continue, others report that they are too few");
   verdict_.minority = few > 0;
 }
 
@@ -163,12 +166,13 @@ void Judge::check_equal() {
       if (word.kind != Kind::kWorking && word.kind != Kind::kBound) continue;
       const auto [it, is_new] = said.try_emplace({word.kind, word.ranks}, rank, word.bits);
       if (!is_new && it->second.second != word.bits) {
-        disagree(
-            rank,
-            word.kind == Kind::kBound ? "goes on with another step than rank " : "has other bits than rank ",
-            std::to_string(it->second.first));
+        disagree(rank,
+                 word.kind == Kind::kBound ? "continues with another step than rank "
+                                           : "computed other bits than rank ",
+                 std::to_string(it->second.first));
       }
-      if ((word.ranks >> rank & 1) == 0) disagree(rank, "is no member of ", set_text(word.ranks));
+      if ((word.ranks >> rank & 1) == 0)
+        disagree(rank, "works in a group that it does not belong to: ranks ", set_text(word.ranks));
     }
   }
 }
@@ -231,7 +235,7 @@ Verdict Judge::verdict() {
         };
         const std::vector<Word>& words = trace_.ranks[rank].words;
         if (survives(rank) && std::none_of(words.begin(), words.end(), failed))
-          disagree(rank, "noticed nothing");
+          disagree(rank, "reported no failure of the group setup");
       }
     }
   }

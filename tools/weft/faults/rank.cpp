@@ -208,8 +208,12 @@ void Rank::say_ended(int descriptors, int threads) const {
   Word word;
   word.kind = Kind::kEnded;
   word.due_ms = kSlackMs;
-  if (descriptors > 0) set_text(&word, std::to_string(descriptors) + " descriptors are still open");
-  if (threads > 0) set_text(&word, std::to_string(threads) + " threads still run");
+  if (descriptors > 0)
+    set_text(&word, std::to_string(descriptors) +
+                        " file descriptors are open after the communicators and the context were destroyed");
+  if (threads > 0)
+    set_text(&word,
+             std::to_string(threads) + " threads run after the communicators and the context were destroyed");
   say(word);
 }
 

@@ -388,7 +388,7 @@ void Run::look_for_hangs() {
     const Process& process = processes_[rank];
     if (now >= process.due_ns) trace_.ranks[rank].hang = process.call;
     if (process.running && now >= begun_ns_ + kRunMs * kMs)
-      trace_.ranks[rank].hang = "a run without end, in " + process.call;
+      trace_.ranks[rank].hang = process.call + " within the time of a run";
   }
   const auto hung = [](const RankTrace& one) { return !one.hang.empty(); };
   if (std::any_of(trace_.ranks.begin(), trace_.ranks.end(), hung)) kill_all();

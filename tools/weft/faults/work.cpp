@@ -53,7 +53,7 @@ Outcome failed(weft_comm* comm, weft_status status) {
   const weft_status kept = weft_comm_error(comm, &outcome.error);
   if (kept != status) {
     outcome.wrong = std::string("a call returned ") + weft_status_string(status) +
-                    ", and weft_comm_error says " + weft_status_string(kept) + ": " + outcome.error.text;
+                    ", but weft_comm_error reports " + weft_status_string(kept) + ": " + outcome.error.text;
   }
   return outcome;
 }
@@ -287,17 +287,19 @@ Outcome Steps::go_on(const WorkHooks& hooks) {
     return wrong(std::string(what) + ": next_step " + std::to_string(verdict.next_step) + " after a rebind",
                  step_);
   };
-  if (verdict.last_committed_step + 1 != verdict.next_step) return told("the last committed step is another");
-  // Steps that finish has committed stay committed; otherwise the last one may be taken back.
+  if (verdict.last_committed_step + 1 != verdict.next_step)
+    return told("last_committed_step + 1 is not next_step");
+  // Steps that finish has committed stay committed; otherwise the last one may be undone.
   const uint64_t least = step_ - (draw_.commit || draw_.retain || step_ == 0 ? 0 : 1);
-  if (verdict.next_step < least) return told("a committed step was taken back");
-  if (verdict.next_step > step_ + 1) return told("steps that this rank has not made");
+  if (verdict.next_step < least) return told("a committed step was lost");
+  if (verdict.next_step > step_ + 1) return told("next_step is beyond the steps of this rank");
   if (verdict.next_step == step_ + 1) {  // committed, although finish could no longer report it
     outcome = done();
     if (!outcome.wrong.empty()) return outcome;
   }
   step_ = verdict.next_step;
-  if (!draw_.retain) return verdict.can_retry == 0 ? Outcome() : told("nothing was to be retained");
+  if (!draw_.retain)
+    return verdict.can_retry == 0 ? Outcome() : told("can_retry is set without WEFT_REDUCER_RETAIN");
   // A rank that kept its part of the step retries it at once; the others compute theirs again.
   members_ = crew_.members;
   const weft_finish_options options = finish_options();
