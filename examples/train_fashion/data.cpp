@@ -17,8 +17,9 @@ std::string find(const std::string& folder, const std::string& name) {
     if (std::string path = folder + "/" + name + suffix; ::access(path.c_str(), R_OK) == 0) return path;
   }
   throw std::runtime_error(
-      "no Fashion-MNIST in " + folder + " (looked for " + name +
-      "[.gz]).\nOn Debian or Ubuntu: apt-get install dataset-fashion-mnist. Elsewhere: fetch the four files "
+      "cannot read Fashion-MNIST in the folder " + folder + ": there is no readable " + name +
+      "[.gz].\nOn Debian or Ubuntu: apt-get install dataset-fashion-mnist. Elsewhere: download the four "
+      "files "
       "of https://github.com/zalandoresearch/fashion-mnist and name their folder with --data DIR.");
 }
 
@@ -34,13 +35,17 @@ Dataset load_fashion(const std::string& folder, const std::string& part, uint32_
   IdxFile images = read_idx(images_path, 3);
   IdxFile labels = read_idx(find(folder, part + "-labels-idx1-ubyte"), 1);
   if (images.dims[1] != 28 || images.dims[2] != 28) {
-    throw std::runtime_error(images_path + ": images are not 28 x 28");
+    throw std::runtime_error(images_path + ": images are " + std::to_string(images.dims[1]) + " x " +
+                             std::to_string(images.dims[2]) + " pixels, expected 28 x 28");
   }
   if (images.dims[0] != labels.dims[0]) {
-    throw std::runtime_error(images_path + ": has another number of images than there are labels");
+    throw std::runtime_error(images_path + ": has " + std::to_string(images.dims[0]) +
+                             " images, but there are " + std::to_string(labels.dims[0]) +
+                             " labels beside it");
   }
-  if (*std::max_element(labels.bytes.begin(), labels.bytes.end()) >= kClasses) {
-    throw std::runtime_error(images_path + ": has a label beyond 9 in its labels");
+  if (const uint32_t label = *std::max_element(labels.bytes.begin(), labels.bytes.end()); label >= kClasses) {
+    throw std::runtime_error(images_path + ": one of its labels is " + std::to_string(label) +
+                             ", expected 0 to 9");
   }
   Dataset data{images.dims[0], std::move(images.bytes), std::move(labels.bytes)};
   if (limit != 0 && limit < data.count) {

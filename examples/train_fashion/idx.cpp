@@ -45,7 +45,7 @@ class Reader {
     uint8_t byte = 0;
     const int got = gzread(file_, &byte, 1);
     if (got < 0) fail_read("the end");
-    if (got > 0) fail(path_, "has more bytes than its dimensions say");
+    if (got > 0) fail(path_, "has more bytes than its dimensions specify");
   }
 
  private:
@@ -53,8 +53,8 @@ class Reader {
     int code = Z_OK;
     const char* text = gzerror(file_, &code);
     if (code == Z_ERRNO) fail(path_, std::strerror(errno));
-    if (code != Z_OK && code != Z_BUF_ERROR) fail(path_, std::string("damaged: ") + text);
-    fail(path_, std::string("ends in the middle of ") + what);
+    if (code != Z_OK && code != Z_BUF_ERROR) fail(path_, std::string("is damaged: ") + text);
+    fail(path_, std::string("ends in the middle of ") + what + ": the file is incomplete");
   }
 
   std::string path_;
@@ -67,17 +67,21 @@ IdxFile read_idx(const std::string& path, uint32_t rank, uint64_t max_bytes) {
   errno = 0;
   Reader reader(path);
   constexpr uint32_t kUnsignedBytes = 0x08;
-  if (reader.big_endian("its magic number") != (kUnsignedBytes << 8 | rank)) {
-    fail(path, "is no IDX file of unsigned bytes in " + std::to_string(rank) + " dimensions");
+  const uint32_t magic = reader.big_endian("its magic number");
+  if (const uint32_t wanted = kUnsignedBytes << 8 | rank; magic != wanted) {
+    fail(path, "is no IDX file of unsigned bytes in " + std::to_string(rank) +
+                   " dimensions: its first 4 bytes are " + std::to_string(magic) + ", expected " +
+                   std::to_string(wanted));
   }
   IdxFile file;
   uint64_t size = 1;
   for (uint32_t i = 0; i < rank; ++i) {
     file.dims.push_back(reader.big_endian("its dimensions"));
-    if (file.dims[i] == 0) fail(path, "has an empty dimension");
+    if (file.dims[i] == 0) fail(path, "has an empty dimension: dimension " + std::to_string(i) + " is 0");
     size *= file.dims[i];  // no overflow: both factors are below 2^32, see the next line
     if (size > std::min<uint64_t>(max_bytes, UINT32_MAX)) {
-      fail(path, "says that it holds more than " + std::to_string(max_bytes) + " bytes");
+      fail(path, "has dimensions of more than " + std::to_string(std::min<uint64_t>(max_bytes, UINT32_MAX)) +
+                     " bytes in all");
     }
   }
   file.bytes.resize(size);

@@ -37,7 +37,7 @@ template <class Number>
 void write_lines(const std::string& path, const std::vector<Number>& values) {
   std::ofstream file(path);
   for (const Number value : values) file << std::hexfloat << value << '\n';
-  if (!file.flush()) throw std::runtime_error("cannot write " + path);
+  if (!file.flush()) throw std::runtime_error("cannot write the file " + path);
 }
 
 constexpr uint32_t kEvaluationBatch = 500;
@@ -112,7 +112,8 @@ void Trainer::expect_local_gradients_differ(uint64_t hash) {
   std::vector<uint64_t> hashes = job_.all_gather(hash);
   std::sort(hashes.begin(), hashes.end());
   if (std::adjacent_find(hashes.begin(), hashes.end()) != hashes.end()) {
-    throw std::runtime_error("two ranks computed the same gradients: their images are not disjoint");
+    throw std::runtime_error(
+        "two ranks computed equal gradients in the first step, although their images should be disjoint");
   }
 }
 
@@ -184,7 +185,7 @@ bool curve_matches(Job& job, const Options& options, const Dataset& data, const 
   bool equal = true;
   if (job.rank() == 0) {
     const size_t steps = trainer.losses().size();
-    std::printf("checking: one process trains on the same %d micro-batches a step\n", job.size());
+    std::printf("checking: one process trains on the same %d micro-batches per step\n", job.size());
     const uint64_t hash = train_reference(options, data, hosts, [&](uint32_t step, const float* losses) {
       for (int rank = 0; rank < job.size() && equal; ++rank) {
         const float& mine = all[static_cast<size_t>(rank) * steps + step];
@@ -238,7 +239,9 @@ int demo_main(const Options& options) {
   const std::vector<int> hosts = checked ? job.hosts() : std::vector<int>();
   const bool exact = options.hook_is_exact() && (!checked || !hosts.empty());
   if (checked && !exact && job.rank() == 0) {
-    std::printf("not checking: which ranks share a host is not known, and so not the order of their sums\n");
+    std::printf(
+        "not checking the loss curve: the order of additions depends on the ranks' hosts, which are "
+        "unknown\n");
   }
   const bool matches = !checked || !exact || curve_matches(job, options, data, hosts, trainer);
   if (job.rank() == 0) {

@@ -22,23 +22,23 @@ constexpr const char* kHelp =
     "  --limit N         use N training images only\n"
     "  --seed N          default 1; equal seeds give equal results\n"
     "  --backend NAME    shm, loopback, ...; default: the best available\n"
-    "  --hook NAME       how gradients travel, default allreduce; options may follow: 'topk ratio=0.1'\n"
-    "  --mode copy|view  whether Weft copies gradients or they are computed in its memory, default copy\n"
+    "  --hook NAME       communication hook, default allreduce; options may follow: 'topk ratio=0.1'\n"
+    "  --mode copy|view  memory of gradients: the program's, which Weft copies (default), or Weft's\n"
     "  --log-every N     steps between progress lines, default 100\n"
     "  --no-check        do not compare the loss curve with that of one process\n"
-    "  --reference N     no ranks: fold N micro-batches a step in this one process, without Weft\n"
+    "  --reference N     no ranks: add up N micro-batches a step in this process, without Weft\n"
     "  --losses FILE     write the loss of every step, one a line\n"
     "  --sent FILE       write the bytes that this rank has sent after every step, one number a line\n"
     "  --trace FILE      rank 0 writes the timeline of its steps, for ui.perfetto.dev\n"
-    "  --flip-bit RANK   this rank flips one bit of a parameter, which the demo must notice\n";
+    "  --flip-bit RANK   this rank flips one bit of a parameter, which the demo must report\n";
 
 template <class Number>
 Number number(std::string_view name, std::string_view text, Number least) {
   Number value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < least) {
-    throw std::invalid_argument(std::string(name) + ": '" + std::string(text) +
-                                "' is not a number of at least " + std::to_string(least));
+    throw std::invalid_argument(std::string(name) + " is '" + std::string(text) +
+                                "', expected a number of at least " + std::to_string(least));
   }
   return value;
 }
@@ -64,7 +64,8 @@ Setters setters(Options* o) {
        }},
       {"--mode",
        [o](auto, auto value) {
-         if (value != "copy" && value != "view") throw std::invalid_argument("--mode is copy or view");
+         if (value != "copy" && value != "view")
+           throw std::invalid_argument("--mode is '" + std::string(value) + "', expected copy or view");
          o->view_mode = value == "view";
        }},
       {"--log-every", [o](auto name, auto value) { o->log_every = number<uint32_t>(name, value, 1); }},

@@ -19,7 +19,10 @@ struct Schedule {
         start_rate(options.rate) {
     if (batch < 8) batch = 8;
     steps = images / static_cast<uint32_t>(ranks) / batch;
-    if (steps == 0) throw std::invalid_argument("too few images for one step of all ranks");
+    if (steps == 0)
+      throw std::invalid_argument(std::to_string(images) + " training images are too few for one step of " +
+                                  std::to_string(ranks) + " ranks with " + std::to_string(batch) +
+                                  " images each");
   }
 
   uint32_t total_steps() const { return steps * epochs; }
