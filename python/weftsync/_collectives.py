@@ -44,7 +44,7 @@ def _op(op: Operation, part: Region) -> Op:
     operation = choice(Op, op, "op")
     if part.boolean and operation in (Op.SUM, Op.AVG, Op.PREMUL_SUM):
         raise ValueError(f"op {operation.name.lower()} is not defined for arrays of bool; use \"max\" (true where any "
-                         "rank has true), \"min\" (true where every rank has true), or another op of bits")
+                         "rank has true), \"min\" (true where every rank has true), or a bitwise op: band, bor, bxor")
     return operation
 
 
@@ -278,7 +278,7 @@ class _Blocks:
     def __init__(self, counts: Sequence[int], offsets: Optional[Sequence[int]], size: int):
         if len(counts) != size or (offsets is not None and len(offsets) != size):
             got = f"{len(counts)} counts" + ("" if offsets is None else f" and {len(offsets)} offsets")
-            raise ValueError(f"got {got}, expected one for each of {size} ranks")
+            raise ValueError(f"got {got}, expected {size} of each: one per rank")
         self.counts = [int(count) for count in counts]
         starts = [sum(self.counts[:r]) for r in range(size)] if offsets is None else [int(at) for at in offsets]
         self.end = max((at + count for at, count in zip(starts, self.counts) if count), default=0)

@@ -208,6 +208,8 @@ class ParamFlag(enum.IntFlag):
 
 
 class BroadcastFlag(enum.IntFlag):
+    """The values that Reducer.broadcast sends, or'ed: parameters, optimizer state, or buffers."""
+
     PARAMS = 1
     STATE = 2
     BUFFERS = 4

@@ -446,7 +446,7 @@ class Reducer(Handle):
         """Copy the values of parameters from root to all ranks. Collective, between steps.
 
         root         a rank, or "last_active": the highest rank that had data in the last step
-        what         "params", "state" or "buffers", or flags of constants.BroadcastFlag; no flag: all of them
+        what         "params", "state" or "buffers", or flags of BroadcastFlag; no flag: all of them
         chunk_bytes  largest message in bytes; 0: 250 MiB
         in_flight    number of messages in flight; 0: 2
         timeout      seconds; None: the communicator's
