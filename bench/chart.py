@@ -51,7 +51,7 @@ def lines(curves, across, up, logarithmic=(True, True)):
         if kept:
             shown[name] = kept
     if not shown:
-        raise ValueError("nothing to draw")
+        raise ValueError("no curve has a point to draw: logarithmic axes need positive values")
     axes = [Axis([point[axis] for points in shown.values() for point in points], logarithmic[axis]) for axis in (0, 1)]
     right, floor = WIDTH - LEGEND, HEIGHT - BOTTOM
 
@@ -81,7 +81,7 @@ def lines(curves, across, up, logarithmic=(True, True)):
 def bars(rows, unit, parts):
     """Draws [(name, hidden, exposed), ...] as bars, one below the other. parts: the names of the two parts."""
     if not rows:
-        raise ValueError("nothing to draw")
+        raise ValueError("rows is empty, expected one row for each bar")
     height, widest = 60 + 34 * len(rows), max(hidden + exposed for _, hidden, exposed in rows) or 1
     out = start(height)
     for index, (name, hidden, exposed) in enumerate(rows):

@@ -34,12 +34,12 @@ def train(options, hook, seed):
             command += ["--limit", options.limit]
         result = subprocess.run([str(word) for word in command], capture_output=True, text=True)
         if result.returncode != 0:
-            sys.exit(f"{hook}: {result.stdout[-2000:]}{result.stderr[-2000:]}")
+            sys.exit(f"{hook}: the demo failed with exit code {result.returncode}\n{result.stdout[-2000:]}{result.stderr[-2000:]}")
         curve = ([float.fromhex(line) for line in losses.read_text().split()],
                  [int(line) for line in sent.read_text().split()])
     last = re.search(r"accuracy=(\S+) replicas=(\S+)", result.stdout)
     if last.group(2) != "identical":
-        sys.exit(f"{hook}: replicas are {last.group(2)}")
+        sys.exit(f"{hook}: the demo reports replicas={last.group(2)}, expected identical")
     step = re.search(r"step (\d+\.\d+) ms", result.stdout)
     ratio = re.search(r"sent (\d+\.\d+) times less", result.stdout)
     numbers = (100 * float(last.group(1)), curve[1][-1] / 1e6, float(ratio.group(1)) if ratio else 1.0,

@@ -69,7 +69,7 @@ def carried(text):
 def sent_again(text):
     """Returns [{counter: value}] of each host's TCP, from TWO_HOSTS's output."""
     line = (r"^two-hosts: host \d+: (\d+) segments sent again, (\d+) of them after a timeout, (\d+) lost twice; "
-            r"(\d+) reports that what was sent again had come already$")
+            r"(\d+) reports of segments sent again that had arrived before$")
     names = ("sent_again", "timeouts", "lost_twice", "needless")
     return [dict(zip(names, map(int, found))) for found in re.findall(line, text, re.M)]
 
@@ -90,7 +90,7 @@ class UcxPingPong:
         text = self.hosts.run(rate, "bash", "-c", UCX_PING_PONG)
         final = next((line.split() for line in text.splitlines() if line.startswith("Final:")), None)
         if final is None:
-            raise RuntimeError(f"ucx_perftest says no result: {text[-500:]}")
+            raise RuntimeError(f"ucx_perftest printed no line that begins with Final: {text[-500:]}")
         samples.add((f"hosts_{rate}_all_reduce", 8, self.name), float(final[2]), float(final[2]))
 
 

@@ -47,7 +47,7 @@ size_t number(std::string_view text) {
   size_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value == 0) {
-    throw std::invalid_argument("'" + std::string(text) + "' is no number above 0");
+    throw std::invalid_argument("'" + std::string(text) + "' is not a number of 1 or more");
   }
   return value;
 }
@@ -55,7 +55,7 @@ size_t number(std::string_view text) {
 std::vector<int> own_cores() {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) != 0)
-    throw std::runtime_error("the kernel does not say which cores are ours");
+    throw std::runtime_error("cannot get the cores that this process may use: sched_getaffinity failed");
   std::vector<int> cores;
   for (int core = 0; core < CPU_SETSIZE; core++) {
     if (CPU_ISSET(core, &set)) cores.push_back(core);
@@ -186,7 +186,8 @@ double measure(const std::vector<int>& cores, size_t count, bool copies) {
     const float wanted = copies ? last : last * static_cast<float>(threads);
     right[t] = std::count(result, result + count, wanted) == static_cast<ptrdiff_t>(count) ? 1 : 0;
   });
-  if (std::count(right.begin(), right.end(), 0) != 0) throw std::runtime_error("a pass gave wrong numbers");
+  if (std::count(right.begin(), right.end(), 0) != 0)
+    throw std::runtime_error("the last pass left wrong numbers in a buffer");
   std::vector<double> slowest = times[0];
   for (const std::vector<double>& of_thread : times) {
     for (size_t i = 0; i < passes; i++) slowest[i] = std::max(slowest[i], of_thread[i]);
@@ -232,9 +233,9 @@ Options parse(const std::vector<std::string_view>& words) {
 void run(const Options& options) {
   std::vector<int> cores = own_cores();
   if (cores.size() < std::max<size_t>(options.threads, 2)) {
-    throw std::runtime_error("a core is needed for each of " +
-                             std::to_string(std::max<size_t>(options.threads, 2)) + " threads; there are " +
-                             std::to_string(cores.size()));
+    throw std::runtime_error("each of " + std::to_string(std::max<size_t>(options.threads, 2)) +
+                             " threads needs a core, but there are " + std::to_string(cores.size()) +
+                             " that this process may use");
   }
   const double flag = flag_ns(cores);
   cores.resize(options.threads);

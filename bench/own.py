@@ -28,11 +28,11 @@ def checked_bench(command, path, environment=None):
                 all_right(json.loads(path.read_text()))  # a wrong result also leads to an exit code
         raise
     if not path.exists():
-        raise RuntimeError(f"{' '.join(map(str, command))}: {path} is not there")
+        raise RuntimeError(f"{' '.join(map(str, command))}: ended without writing {path}")
     try:
         return all_right(json.loads(path.read_text())), result
     except json.JSONDecodeError as error:
-        raise RuntimeError(f"{' '.join(map(str, command))}: {path}: {error}") from None
+        raise RuntimeError(f"{' '.join(map(str, command))}: its results {path} are not JSON: {error}") from None
 
 
 class Weft:

@@ -39,7 +39,7 @@ def parse_arguments(words=None):
     parser.add_argument("build", type=Path)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default=",".join(EXPERIMENTS), help="experiments, divided by commas")
+    parser.add_argument("--only", default=",".join(EXPERIMENTS), help="experiments, separated by commas (default: all)")
     parser.add_argument("--replay", type=float, default=1.0)
     parser.add_argument("--backend", default="")
     parser.add_argument("--quick", action="store_true")
@@ -48,7 +48,7 @@ def parse_arguments(words=None):
     arguments.only = arguments.only.split(",")
     for name in arguments.only:
         if name not in EXPERIMENTS:
-            parser.error(f"no experiment {name!r}; there are {', '.join(EXPERIMENTS)}")
+            parser.error(f"--only: unknown experiment {name!r}, expected some of: {', '.join(EXPERIMENTS)}")
     return arguments
 
 

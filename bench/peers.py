@@ -48,16 +48,16 @@ BESIDE_PEERS = {"all_reduce", "crowded", "steps"}
 def parse_arguments(words=None):
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=Path, nargs="?", default=ROOT / "build", help="where Weft is built (default build)")
-    parser.add_argument("--ranks", type=int, default=2, help="of all rows but crowded, hosts and planner (default 2)")
-    parser.add_argument("--rounds", type=int, help="default 3")
+    parser.add_argument("--ranks", type=int, default=2, help="ranks of all rows but crowded, hosts and planner (default 2)")
+    parser.add_argument("--rounds", type=int, help="rounds of measurements (default 3)")
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)),
-                        help="of all_reduce, in bytes, divided by commas (default: %(default)s)")
-    parser.add_argument("--rows", default=",".join(ROWS), help="what to measure, divided by commas (default: everything)")
+                        help="sizes of all_reduce in bytes, separated by commas (default: %(default)s)")
+    parser.add_argument("--rows", default=",".join(ROWS), help="rows to measure, separated by commas (default: all)")
     parser.add_argument("--systems", default=",".join(peer.name for peer in PEERS),
-                        help="peers, divided by commas (default: all; '' is none)")
-    parser.add_argument("--out", type=Path, help="the folder of what is written (default BUILD/bench)")
+                        help="peers, separated by commas (default: all; '' is none)")
+    parser.add_argument("--out", type=Path, help="the folder of the results (default BUILD/bench)")
     parser.add_argument("--quick", action="store_true",
-                        help="try everything in some minutes: one round, small sizes, few iterations. The numbers mean nothing")
+                        help="try everything in some minutes: one round, small sizes, few iterations. The numbers are meaningless")
     parser.add_argument("--prepare", action="store_true", help="install and build the peers, and measure nothing")
     arguments = parser.parse_args(words)
     arguments.build = arguments.build.resolve()
@@ -80,7 +80,7 @@ def chosen(parser, what, text, known):
     names = text.split(",") if text else []
     unknown = set(names) - set(known)
     if unknown:
-        parser.error(f"--{what}: there is no {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+        parser.error(f"--{what}: unknown {', '.join(sorted(unknown))}, expected some of: {', '.join(known)}")
     return [name for name in known if name in names]
 
 

@@ -70,7 +70,7 @@ def json_lines(text, count=None):
     if wrong:
         raise WrongResult(f"wrong results: {wrong}")
     if not lines or (count is not None and len(lines) != count):
-        raise RuntimeError(f"{len(lines)} measurements in:\n{text[-2000:]}")
+        raise RuntimeError(f"got {len(lines)} measurements, expected {count or 'some'}, in the output:\n{text[-2000:]}")
     return lines
 
 

@@ -20,18 +20,18 @@ def check_document(path, root, targets):
     for code in re.findall(r"`([^`\n]+)`", text) + re.findall(r"^(?:\$ )?(make [^\n]*)$", fences, re.M):
         match = re.match(r"(?:\$ )?make ([a-z][a-z-]*)", code)
         if match and match.group(1) not in targets:
-            problems.append(f"{name}: `make {match.group(1)}` is no target of the Makefile")
+            problems.append(f"{name}: `make {match.group(1)}` is not a target of the Makefile")
     for link in re.findall(r"\]\(([^)\s#]+)(?:#[^)]*)?\)", text):
         if "://" not in link and not link.startswith("mailto:") and not (path.parent / link).exists():
             problems.append(f"{name}: links to {link}, which does not exist")
     for source, code in re.findall(r"<!-- from: (\S+) -->\n```\w*\n(.*?)^```", text, re.M | re.S):
         if not (root / source).exists() or code not in (root / source).read_text():
-            problems.append(f"{name}: {source} has no {code.splitlines()[0]!r} as it is quoted here")
+            problems.append(f"{name}: quotes code of {source} that is not in that file: {code.splitlines()[0]!r} ...")
     headings = re.findall(r"^##+ .*$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M)
     for heading in sorted({one for one in headings if headings.count(one) > 1}):
-        problems.append(f"{name}: two headings {heading!r}")
+        problems.append(f"{name}: has the heading {heading!r} more than once")
     if text.count("<!-- from: ") != len(re.findall(r"<!-- from: \S+ -->\n```", text)):
-        problems.append(f"{name}: a `from:` is not followed by a block of code")
+        problems.append(f"{name}: a comment `from:` is not followed by a block of code")
     return problems
 
 

@@ -115,7 +115,7 @@ def check_file(root, path):
             if re.match(pattern, target) and not path.startswith(tuple(files)):
                 problems.append(f"{path}:{line}: only {' and '.join(files) or 'nobody'} may include {what}")
     if not path.startswith(SHOWS_INSIDE):
-        problems += [f"{path}:{line}: a text shows the inside: {string}" for line, string in texts(text)
+        problems += [f"{path}:{line}: a text that users see has an internal term (lane, slot, hash or digest): {string}" for line, string in texts(text)
                      if INSIDE.search(string)]
     code = strip(text)
     for what, pattern, files in FORBIDDEN:

@@ -82,7 +82,7 @@ def check_sizes(_):
             continue
         lines = len((ROOT / name).read_text().splitlines())
         if lines > TOO_LONG:
-            problems.append(f"{name}: {lines} lines; {TOO_LONG} is the most: look for the second thing that it does")
+            problems.append(f"{name}: {lines} lines; at most {TOO_LONG} are allowed; split it")
         elif lines > LONG:
             print(f"  note: {name} has {lines} lines")
     return problems
@@ -220,7 +220,7 @@ DEFAULT = [name for name in CHECKS if name != "includes"]
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("build", type=Path)
+    parser.add_argument("build", type=Path, help="a configured build folder")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--only", default=" ".join(DEFAULT), help="checks to run")
     parser.add_argument("--files", default="", help="for tidy: only files whose path contains this")

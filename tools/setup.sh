@@ -57,7 +57,7 @@ with_apt() {
     as_root=sudo
   else
     tools_present && return 0
-    say "missing:$missing"
+    say "missing packages:$missing"
     say "run this as root, then try again:  $command"
     exit 1
   fi
@@ -78,10 +78,10 @@ without_apt() {
   elif has conda || has mamba; then
     command="conda install -y -c conda-forge $(echo $conda)"
   else
-    say "no apt, dnf, pacman or conda here. Weft needs what Debian calls: $(echo $debian)"
+    say "found no apt, dnf, pacman or conda. Install what Debian calls: $(echo $debian)"
     exit 1
   fi
-  say "something that Weft needs is missing. Run this, then try again:"
+  say "a package that Weft needs is missing. Run this, then try again:"
   echo "  $command"
   if [ "$what" = build ]; then
     say "the demo's data set is Debian's package dataset-fashion-mnist; elsewhere give \`make demo DATA=folder\`"
@@ -116,7 +116,7 @@ pathlib.Path(sys.argv[2]).write_bytes(zipfile.ZipFile(wheel).read("nvidia/nccl/i
 EOF
     say "nccl.h is in .setup/nccl/include"
   else
-    say "it could not be fetched: the backend nccl is built where nccl.h is installed, or pip can reach PyPI"
+    say "nccl.h could not be fetched, so the backend nccl is not built: install nccl.h, or let pip reach PyPI"
   fi
   rm -rf "$wheel"
 }

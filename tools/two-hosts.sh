@@ -23,18 +23,18 @@ usage() {
 Usage: tools/two-hosts.sh [OPTIONS] [--] COMMAND [ARGUMENTS...]
 
 Run COMMAND as the ranks of several hosts, which are namespaces of this machine: they share its kernel, but no shared
-memory, no network besides their rate-limited cables to one switch, and no cores while there is one for each.
+memory, no network besides their rate-limited links to one switch, and no cores while there is one for each.
 
   --hosts N            number of hosts, 1 to 64 (default 2)
   --ranks-per-host R   ranks on each (default 2)
-  --rate RATE[,...]    of each cable in each direction, as tc(8) writes it: 1gbit, 200mbit (default 1gbit);
-                       none: no limit. One for all cables, or one for each host in order: 1gbit,1gbit,100mbit
-  --delay TIME         that each cable adds in each direction, as tc(8) writes it: 1ms (default: none)
-  --prefix WHICH       lines that start with [rank]: all, others (not rank 0's) or none (default all)
-  --timeout SECONDS    end the job after so many seconds, with code 124
-  --grace SECONDS      what the other ranks have after the first failure (default 2)
-  --counters           say at the end, on standard error, how many bytes went over each cable, and what each host's
-                       TCP sent again
+  --rate RATE[,...]    of each link in each direction, as tc(8) writes it: 1gbit, 200mbit (default 1gbit);
+                       none: no limit. One for all links, or one for each host in order: 1gbit,1gbit,100mbit
+  --delay TIME         that each link adds in each direction, as tc(8) writes it: 1ms (default: none)
+  --prefix WHICH       ranks whose output lines start with [rank]: all (default), others (all but rank 0) or none
+  --timeout SECONDS    end the job after this number of seconds, with exit code 124
+  --grace SECONDS      time that the other ranks have to end after the first failure (default 2)
+  --counters           print at the end, on standard error, the bytes that each link carried, and the segments that
+                       each host's TCP sent again
   --weft PATH          the weft command (default: \$WEFT, build/tools/weft beside this script, or that in PATH)
   --help
 
@@ -71,9 +71,9 @@ spread_rate() { # RATE[,RATE...]
   IFS=, read -ra rates <<<"$1,"
   ((${#rates[@]} > 0)) || rates=('')
   ((${#rates[@]} == 1 || ${#rates[@]} == hosts)) ||
-    fail "--rate $1 names ${#rates[@]} cables, but there are $hosts hosts: give one rate for all, or one for each" 2
+    fail "--rate $1 names ${#rates[@]} links, but there are $hosts hosts: give one rate for all, or one for each" 2
   for one in "${rates[@]}"; do
-    [[ -n $one || -z $1 ]] || fail "--rate $1 leaves out a cable: give each host its rate, or none for no limit" 2
+    [[ -n $one || -z $1 ]] || fail "--rate $1 has an empty entry: give each host its rate, or none for no limit" 2
   done
   while ((${#rates[@]} < hosts)); do rates+=("${rates[0]}"); done
 }
@@ -86,7 +86,7 @@ parse() {
       --help | -h) usage && exit 0 ;;
       --counters) counters=1 && shift && continue ;;
       --) shift && break ;;
-      -*) (($# > 1)) || fail "$1 needs a value, or is no option; see --help" 2 ;;
+      -*) (($# > 1)) || fail "$1 needs a value, or is not an option; see --help" 2 ;;
       *) break ;;
     esac
     case $1 in
@@ -96,12 +96,12 @@ parse() {
       --delay) delay=$2 ;;
       --prefix | --timeout | --grace) run_options+=("$1" "$2") ;;
       --weft) weft=$2 ;;
-      *) fail "there is no option $1; see --help" 2 ;;
+      *) fail "unknown option $1; see --help" 2 ;;
     esac
     shift 2
   done
   spread_rate "$rate"
-  (($#)) || fail "no command; see --help" 2
+  (($#)) || fail "the command to start is missing; see --help" 2
   command=("$@")
 }
 
@@ -122,7 +122,7 @@ find_weft() {
   local beside
   beside=$(dirname "$self")/../build/tools/weft
   if [ -z "$weft" ] && [ -x "$beside" ]; then weft=$beside; fi
-  weft=$(command -v "${weft:-weft}") || fail "there is no weft command: build it, or name it with --weft"
+  weft=$(command -v "${weft:-weft}") || fail "found no weft command: build it, or give its path with --weft"
   weft=$(realpath "$weft")
 }
 
@@ -164,10 +164,10 @@ make_host() { # INDEX
   keeper=$!
   read -r ready <&"$said" || true
   exec {said}<&-
-  [ "$ready" = ready ] || fail "host $1 does not come up"
+  [ "$ready" = ready ] || fail "host $1 did not start"
   keepers+=("$keeper")
-  must "make a cable (veth)" ip link add "host$1" type veth peer name eth0 netns "$keeper"
-  must "plug a cable in" ip link set "host$1" master switch up
+  must "make the link of host $1 (veth)" ip link add "host$1" type veth peer name eth0 netns "$keeper"
+  must "connect the link of host $1 to the switch" ip link set "host$1" master switch up
   must "set host $1's address" nsenter --target "$keeper" --net ip addr add "$network.$(($1 + 1))/24" dev eth0
   must "bring host $1's network up" nsenter --target "$keeper" --net ip link set eth0 up
   choose_congestion_control "$1" nsenter --target "$keeper" --net
@@ -201,14 +201,14 @@ limit() { # DEVICE [COMMAND THAT ENTERS ITS NAMESPACE...]
     if said=$("${at[@]}" tc qdisc add dev "$1" root handle 1: "${bucket[@]}" 2>&1); then
       parent=(parent 1:1)
     elif [ -n "$rate" ]; then
-      fail "cannot limit a cable to $rate; the kernel needs sch_tbf (CONFIG_NET_SCH_TBF): $said"
+      fail "cannot limit a link to $rate; the kernel needs sch_tbf (CONFIG_NET_SCH_TBF): $said"
     else
       rate=none
       rates=("${rates[@]/#*/none}")
-      echo "two-hosts: the cables are not limited; the kernel needs sch_tbf (CONFIG_NET_SCH_TBF): $said" >&2
+      echo "two-hosts: the links have no rate limit; the kernel needs sch_tbf (CONFIG_NET_SCH_TBF): $said" >&2
     fi
   fi
-  [ -z "$delay" ] || must "delay a cable by $delay; the kernel needs sch_netem (CONFIG_NET_SCH_NETEM)" \
+  [ -z "$delay" ] || must "delay a link by $delay; the kernel needs sch_netem (CONFIG_NET_SCH_NETEM)" \
     "${at[@]}" tc qdisc add dev "$1" "${parent[@]}" netem delay "$delay" limit 100000
 }
 
@@ -239,7 +239,7 @@ tell_counters() {
   for index in "${!keepers[@]}"; do
     echo "two-hosts: host $index: $(tcp_counter RetransSegs "$index") segments sent again," \
       "$(tcp_counter TCPTimeouts "$index") of them after a timeout, $(tcp_counter TCPLostRetransmit "$index") lost twice;" \
-      "$(tcp_counter TCPDSACKRecv "$index") reports that what was sent again had come already" >&2
+      "$(tcp_counter TCPDSACKRecv "$index") reports of segments sent again that had arrived before" >&2
   done
 }
 

@@ -127,15 +127,15 @@ def record(model, forward, batch, steps):
 def main():
     models = {function.__name__: function for function in (resnet50, bert_base, gpt2)}
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("models", nargs="*", default=list(models), metavar="MODEL", help="default: all")
+    parser.add_argument("models", nargs="*", default=list(models), metavar="MODEL", help="models to record (default: all)")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--batch", type=int, default=0, help="default: " + str(BATCH))
-    parser.add_argument("--steps", type=int, default=5, help="that medians are of")
+    parser.add_argument("--steps", type=int, default=5, help="number of steps, whose medians are recorded")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     for model in options.models:
         if model not in models:
-            parser.error(f"there is no {model}; there are {', '.join(models)}")
+            parser.error(f"unknown model {model!r}, expected some of: {', '.join(models)}")
         trace = record(model, models[model], options.batch or BATCH[model], options.steps)
         path = HERE / f"{model}.backward.json"
         lines = ",\n".join(f'    "{name}": {ms}' for name, ms in trace.pop("ready_ms").items())

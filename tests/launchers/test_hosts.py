@@ -284,7 +284,7 @@ def test_usage():
         expect_equal(result.returncode, 2, words, result)
         expect(result.stderr.startswith("two-hosts: "), "it says what", result)
     result = hosts("--rate", "1gbit,2gbit", "--hosts", "3", "true")
-    expect(result.returncode == 2 and "2 cables, but there are 3 hosts" in result.stderr, "rates of other cables", result)
+    expect(result.returncode == 2 and "2 links, but there are 3 hosts" in result.stderr, "rates of other links", result)
     result = hosts("--help")
     expect(result.returncode == 0 and "sch_netem" in result.stdout and "--rate" in result.stdout, "help", result)
 

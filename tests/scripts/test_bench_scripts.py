@@ -147,7 +147,7 @@ def test_hosts_leave_out():
             rows = [{"bytes": 8, "calls": 2 << 20, "median_us": 2.0, "p99_us": 3.0, "correct": True}]
             return {"results": rows}, (f"two-hosts: host 0: {12 << 20} bytes sent, {16 << 20} bytes received\n"
                                        "two-hosts: host 0: 5 segments sent again, 4 of them after a timeout, 3 lost twice; "
-                                       "2 reports that what was sent again had come already\n")
+                                       "2 reports of segments sent again that had arrived before\n")
 
         asked, broken = [], []
 

@@ -84,7 +84,7 @@ def test_header():
 def test_header_that_cannot_be_had():
     """without a network the set-up continues, and reports what is not built"""
     output, left = header_with("raise SystemExit(1)")
-    expect("could not be fetched: the backend nccl" in output, "nothing is said", output)
+    expect("could not be fetched, so the backend nccl is not built" in output, "nothing is said", output)
     expect_equal(left, {"build": ""}, output)
 
 

@@ -136,7 +136,7 @@ def test_limits():
     expect_equal([(row["limit"], row["bytes"]) for row in rows],
                  [("copy", 4096), ("arena", 4096), ("copy", 10000), ("arena", 10000), ("flag", 8)])
     expect(all(row["median_us"] > 0 for row in rows) and all(row["gb_s"] > 0 for row in rows[:4]), "numbers", rows)
-    for words, what in ((["4x"], "'4x' is no number"), (["--threads", "4096", "8"], "there are "), (["0"], "'0' is no number")):
+    for words, what in ((["4x"], "'4x' is not a number"), (["--threads", "4096", "8"], "there are "), (["0"], "'0' is not a number")):
         result = cases.run([LIMITS, *words])
         expect(result.returncode == 1 and what in result.stderr, "it says what is wrong", result)
 
