@@ -6,6 +6,7 @@ usage: check_prose.py [--show N] [--change BASE] [FILE ...]
 opener   a comment, docstring or paragraph begins without a subject: Of, What, Whether, Who, In which ...
 long     a sentence has more than 35 words in a document, or 40 in a comment, docstring or string literal
 word     a word that docs/glossary.md replaces
+text     an error text, log line or help text has such a word, or a phrase of RIDDLE: it does not name what is wrong
 wide     a line of a document is wider than 100 columns (tables, code and links excepted)
 
 LIMITS only goes down: a change that rewrites a place lowers it.
@@ -18,12 +19,16 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LIMITS = {"opener": 0, "long": 20, "word": 14, "wide": 0}
+LIMITS = {"opener": 0, "long": 20, "word": 14, "text": 20, "wide": 0}
 
 OPENER = re.compile(r"(Of|What|Whether|Who|Whose|In which|One that|That which|With which|From which)\b")
 WORD = re.compile(
     r"\b(cables?|fruitless|furnish\w*|founding|heirs?|roll calls?|farewells?|lineages?|straight buckets?|by turns|"
     r"goes on|is said to|signs? of life|resident buckets?|contests?|make_up|vices?)\b", re.IGNORECASE)
+RIDDLE = re.compile(
+    r"\b(is not around|br[eo]aks? the rules|broke the rules|taken back|is no (number|text|list|size|rank|manifest|option)|"
+    r"(is|are) not there|(is|was|are|were) (said|told|meant)|whoever|nobody|somebody|noticed? nothing|heard of|"
+    r"(do|does|did) not come|went on|go on|so many (times|seconds|steps|processes))\b")
 WIDEST, DOCUMENT_WORDS, COMMENT_WORDS = 100, 35, 40
 C_FILES = (".h", ".hpp", ".c", ".cc", ".cpp", ".cu", ".cuh")
 HASH_FILES = (".py", ".sh", ".build")
@@ -65,7 +70,8 @@ def comments_of_c(text):
 
 
 def strings_of_c(text):
-    """Yields (line, literal), with adjacent literals joined."""
+    """Yields (line, literal), with adjacent literals joined. Names of included files are no texts."""
+    text = re.sub(r"(?m)^[ \t]*#[ \t]*include.*", "", text)
     for found in re.finditer(r'"(?:[^"\\\n]|\\.)*"(?:\s*"(?:[^"\\\n]|\\.)*")*', text):
         literal = "".join(re.findall(r'"((?:[^"\\\n]|\\.)*)"', found[0]))
         yield text.count("\n", 0, found.start()) + 1, literal.replace("\\n", "\n")
@@ -82,6 +88,33 @@ def comments_of_hash(text):
         if part:
             start = start if parts else number
             parts.append(part)
+
+
+def texts_of_python(text):
+    """Yields (line, text) of the strings of raised exceptions and of calls that print help or end the program.
+
+    A formatted string is one text, with {} for its values.
+    """
+    def called(node):
+        return getattr(node.func, "attr", getattr(node.func, "id", ""))
+
+    for node in ast.walk(ast.parse(text)):
+        inside = [node.exc] if isinstance(node, ast.Raise) and node.exc is not None else []
+        if isinstance(node, ast.Call) and called(node) in ("error", "exit", "fail"):
+            inside = node.args
+        elif isinstance(node, ast.Call) and called(node) in ("add_argument", "add_parser", "ArgumentParser"):
+            inside = [keyword.value for keyword in node.keywords if keyword.arg in ("help", "description", "epilog")]
+        parts = [part for value in inside for part in ast.walk(value)]
+        formatted = [part for part in parts if isinstance(part, ast.JoinedStr)]
+        within = {id(value) for one in formatted for value in ast.walk(one)} - {id(one) for one in formatted}
+        for part in parts:
+            if id(part) in within:
+                continue
+            if isinstance(part, ast.JoinedStr):
+                yield part.lineno, "".join(str(getattr(value, "value", "")) if isinstance(value, ast.Constant) else "{}"
+                                           for value in part.values)
+            elif isinstance(part, ast.Constant) and isinstance(part.value, str):
+                yield part.lineno, part.value
 
 
 def docstrings(text):
@@ -112,6 +145,7 @@ def problems(name, text):
         prose = list(comments_of_hash(text))
         if name.endswith(".py"):
             prose += docstrings(text)
+            quoted = list(texts_of_python(text))
     most = DOCUMENT_WORDS if document else COMMENT_WORDS
     for number, block in prose:
         if OPENER.match(block):
@@ -119,6 +153,10 @@ def problems(name, text):
         found = WORD.search(block)
         if found:
             yield "word", number, f"{found[0]}: {block}"
+    for number, block in [] if name.startswith("tests/") else quoted:
+        found = WORD.search(block) or RIDDLE.search(block)
+        if found:
+            yield "text", number, f"{found[0]}: {block}"
     for number, block in prose + quoted:
         for sentence in re.split(r"(?<=[.;:])\s+(?=[A-Z`(])|\n", block):
             if len(sentence.split()) > most:

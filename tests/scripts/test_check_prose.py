@@ -14,6 +14,9 @@ PLAIN = [
     ("a.py", '"""Says what it is."""\nx = 1  # Of the code beside it\n'),
     ("a.py", f'def f(x, y):\n    """Adds.\n\n    x  {LONG[:150]}\n    y  {LONG[:150]}\n    """\n'),
     ("a.py", f'def f():\n    """Adds.\n\n        {LONG}\n        f()\n\n    More.\n    """\n'),
+    ("a.py", 'parser.error(f"--size is {size}, expected 1 or more")\nprint("nobody reads this")\n'),
+    ("a.cpp", '#include "core/lineage.h"\n'),
+    ("tests/a.cpp", 'log("the cable is cut");\n'),
     ("meson.build", "# Tests of the scripts.\n"),
 ]
 PROBLEMS = [
@@ -26,6 +29,10 @@ PROBLEMS = [
     ("a.cpp", "// Short.\n//\n// " + LONG + ".\n", "long", 3),
     ("a.cpp", 'f(\n  "' + LONG[:100] + ' "\n  "' + LONG[100:] + '");\n', "long", 2),
     ("a.py", 'def f():\n    """What it is."""\n', "opener", 2),
+    ("a.cpp", 'int x;\nlog("the cable is cut");\n', "text", 2),
+    ("a.py", 'x = 1\nraise ValueError(f"{x} is no "\n                 f"number of {y}")\n', "text", 2),
+    ("a.py", 'parser.add_argument("x", help="whoever calls")\n', "text", 1),
+    ("a.py", f'raise OSError("{LONG}")\n', "long", 1),
     ("a.sh", "#!/bin/sh\n# In which it runs.\n", "opener", 2),
 ]
 
