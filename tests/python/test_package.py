@@ -1,13 +1,26 @@
 #!/usr/bin/env python3
 """Communicators and collectives of the package weftsync. Ranks are threads. Usage: test_package.py WEFT"""
 import array
+import enum
 import gc
+import inspect
 import re
 import sys
 import weakref
 
 from dlpack import Producer, Torch
 from ranks_of_threads import ROOT, SIZE, cases, expect, expect_equal, expect_raises, np, ranks, weft
+
+
+def test_exports():
+    """every enumeration that a public method takes is exported by the package"""
+    kinds = [name for name, kind in vars(weft.constants).items() if isinstance(kind, type) and issubclass(kind, enum.Enum)]
+    for owner in (weft.Averager, weft.Comm, weft.Context, weft.Hook, weft.Reducer):
+        for method, function in inspect.getmembers(owner, inspect.isfunction):
+            if not method.startswith("_") or method == "__init__":
+                taken = set(re.findall(r"\w+", " ".join(map(str, function.__annotations__.values()))))
+                missing = [kind for kind in kinds if kind in taken and kind not in weft.__all__]
+                expect(not missing, f"{owner.__name__}.{method} takes them", missing)
 
 
 def test_collectives():
