@@ -82,7 +82,7 @@ class UcxPingPong:
         self.hosts = hosts
 
     def prepare(self):
-        return "" if shutil.which("ucx_perftest") else "there is no ucx_perftest (apt-get install ucx-utils)"
+        return "" if shutil.which("ucx_perftest") else "ucx_perftest is missing (apt-get install ucx-utils)"
 
     def measure(self, samples, rate):
         if rate == UNLIMITED:

@@ -201,7 +201,7 @@ class Printer:
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("build", type=Path, help="the build folder")
-    parser.add_argument("--suite", default="", help="suites to run, divided by commas or spaces; default: all")
+    parser.add_argument("--suite", default="", help="suites to run, separated by commas or spaces; default: all")
     parser.add_argument("--filter", default="", help="only programs, or test cases, whose name contains this")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="programs at a time")
     parser.add_argument("--timeout-multiplier", type=float, default=1.0)
@@ -239,7 +239,7 @@ def select(arguments):
     if wanted:
         unknown = set(wanted) - {suite for test in tests for suite in test.suites}
         if unknown:
-            sys.exit(f"run.py: there is no suite {', '.join(sorted(unknown))}")
+            sys.exit(f"run.py: unknown suite {', '.join(sorted(unknown))}; --list prints the programs")
         tests = [test for test in tests if set(wanted) & set(test.suites)]
     if arguments.filter:
         # Catch2 programs of other names run too, because they filter their own test cases.

@@ -85,13 +85,13 @@ def library(path):
     dynamic = output("readelf", "-dW", path)
     for needed in re.findall(r"NEEDED.*\[(.*)\]", dynamic):
         if re.match(r"lib(ucp|ucs|uct|mpi|nccl|cuda|cudart|cublas)", needed):
-            sys.exit(f"{path} needs {needed}")
+            sys.exit(f"{path} is linked with {needed}, which only a module may need: load it at run time")
     if "NODELETE" not in dynamic:
-        sys.exit(f"{path} can be unloaded")
+        sys.exit(f"{path} lacks the flag NODELETE, so dlclose could unload it while its threads run")
     if "libweft.so.0.9]" not in dynamic:
-        sys.exit(f"{path} is not libweft.so.0.9")
+        sys.exit(f"{path} does not have the SONAME libweft.so.0.9")
     if "__cxa_atexit" in output("nm", "-D", "--undefined-only", path):
-        sys.exit(f"{path} registers destructors that run at exit")
+        sys.exit(f"{path} registers destructors of static objects (__cxa_atexit), which run at exit while threads may use them")
 
 
 if __name__ == "__main__":

@@ -32,14 +32,14 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("build", type=Path, nargs="?", default=ROOT / "build", help="build folder; default build")
     parser.add_argument("--only", type=int, action="append", help="number of a mutant, from 1; may be repeated")
-    parser.add_argument("--sample", type=int, help="so many mutants, drawn by --seed")
-    parser.add_argument("--seed", default="", help="any text")
+    parser.add_argument("--sample", type=int, help="number of mutants to draw by --seed")
+    parser.add_argument("--seed", default="", help="any text; equal texts draw the same mutants")
     parser.add_argument("--list", action="store_true", help="print the mutants and end")
-    parser.add_argument("--check", action="store_true", help="only look whether every mutant can be made")
-    parser.add_argument("--ask-others", action="store_true", help="of a survivor, tell which other test would notice it")
+    parser.add_argument("--check", action="store_true", help="only check that every mutant can be applied to the sources")
+    parser.add_argument("--ask-others", action="store_true", help="for each survivor, find another test that detects it")
     parser.add_argument("--jobs", type=int, default=2, help="mutants at a time; default 2")
     parser.add_argument("--timeout-multiplier", type=float, default=1.0,
-                        help="of the time in which a test case ends: the one that meson.build gives its program")
+                        help="factor for the time limit of a test case, which meson.build gives its program")
     return parser.parse_args()
 
 
@@ -49,7 +49,7 @@ def text_of(mutant, root):
     text = path.read_text()
     found = text.count(mutant.old)
     if found != 1:
-        raise ValueError(f"{mutant.file} has {mutant.old.strip()!r} {found} times, not once")
+        raise ValueError(f"{mutant.file} has {mutant.old.strip()!r} {found} times, expected once: adapt tests/mutants/mutants.py")
     return path, text.replace(mutant.old, mutant.new)
 
 
