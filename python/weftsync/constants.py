@@ -208,7 +208,7 @@ class ParamFlag(enum.IntFlag):
 
 
 class BroadcastFlag(enum.IntFlag):
-    """The values that Reducer.broadcast sends, or'ed: parameters, optimizer state, or buffers."""
+    """Kinds of parameters whose values Reducer.broadcast sends: those with gradients, state-only ones, and buffers."""
 
     PARAMS = 1
     STATE = 2
