@@ -1,0 +1,18 @@
+"""The backend "weft" of torch.distributed.
+
+    import torch.distributed as dist
+    import weftsync.torch                  # not needed if the package was installed with its entry points
+
+    dist.init_process_group("weft")        # or "cpu:weft"
+    dist.all_reduce(tensor)
+
+Importing this package registers the backend. The ranks find each other over the process group's own store, so the
+backend needs neither a port nor a secret. docs/pytorch.md lists what is supported and what differs from Gloo.
+"""
+from __future__ import annotations
+
+from ._register import register
+
+__all__ = ["register"]
+
+register()

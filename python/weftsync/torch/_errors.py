@@ -1,0 +1,37 @@
+"""Converts WeftError to the exceptions that programs of torch.distributed expect."""
+from __future__ import annotations
+
+from typing import Optional
+
+import torch.distributed as dist
+
+from ..constants import Status
+from ..errors import WeftError
+
+_TIMEOUTS = (Status.ERR_TIMEOUT, Status.ERR_NOT_DONE)
+
+
+def timed_out(name: str, seconds: float, detail: str = "") -> RuntimeError:
+    """Make the error of an operation whose deadline passed. Its words are those of Gloo."""
+    error: RuntimeError = dist.DistBackendError(
+        f"weft {name}: Timed out waiting {round(seconds * 1000)}ms for the operation to complete; it timed out"
+        + (f": {detail}" if detail else ""))
+    return error
+
+
+def converted(error: WeftError, name: str, seconds: float) -> RuntimeError:
+    """Make the RuntimeError for a failed operation. The WeftError is its __cause__."""
+    made: RuntimeError
+    if error.code in _TIMEOUTS:
+        made = timed_out(name, seconds, error.text)
+    elif error.code == Status.ERR_PEER_FAILED:
+        made = dist.DistBackendError(f"weft {name}: Connection closed by peer: {error}")
+    else:
+        made = dist.DistBackendError(f"weft {name}: {error}")
+    made.__cause__ = error
+    return made
+
+
+def refused(name: str, reason: str, kind: Optional[type[Exception]] = None) -> Exception:
+    """Make the error of an argument that the backend refuses before anything is sent."""
+    return (kind or ValueError)(f"weft {name}: {reason}")

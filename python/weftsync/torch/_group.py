@@ -1,0 +1,80 @@
+"""The classes that torch creates for the backend "weft"."""
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from ._operations import Operations
+
+
+class ProcessGroupWeft(Operations, dist.ProcessGroup):
+    """A process group of the backend "weft", for torch 2.13, where a backend in Python has to be a process group."""
+
+    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
+        dist.ProcessGroup.__init__(self, rank, size)  # torch gives subclasses no constructor that takes a store
+        self._store = store
+        self._open(store, rank, size, timeout)
+
+    def get_group_store(self) -> Any:
+        """Return the group's store."""
+        return self._store
+
+    def getBackendName(self) -> str:  # torch's name
+        """Return the backend's name."""
+        return "weft"
+
+    name = _get_backend_name = getBackendName
+
+    def getRank(self) -> int:  # torch's name
+        """Return this rank."""
+        return self._weft_rank
+
+    def getSize(self) -> int:  # torch's name
+        """Return the number of ranks."""
+        return self._weft_size
+
+    def _set_default_timeout(self, timeout: timedelta) -> None:
+        self._timeout = timeout
+
+    set_timeout = _set_default_timeout
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]
+
+    def _get_backend(self, device: Any) -> ProcessGroupWeft:
+        if torch.device(device).type != "cpu":
+            raise RuntimeError(f"No backend type associated with device type {torch.device(device).type}")
+        return self
+
+    @property
+    def supports_splitting(self) -> bool:
+        """False: torch creates groups from ranks of this one through the store."""
+        return False
+
+    @property
+    def supports_coalescing(self) -> bool:
+        """False: batches of sends and receives start one by one."""
+        return False
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._count
+
+    def _set_sequence_number_for_group(self) -> None:
+        self._count = 0
+
+
+def backend_class() -> type:
+    """Make the class for torch 2.14 and later, where a backend in Python is a Backend. Not run with torch 2.13."""
+    class BackendWeft(Operations, torch._C._distributed_c10d.Backend):
+        def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
+            torch._C._distributed_c10d.Backend.__init__(self, rank, size)
+            self._open(store, rank, size, timeout)
+
+        def getBackendName(self) -> str:  # torch's name
+            return "weft"
+
+    return BackendWeft

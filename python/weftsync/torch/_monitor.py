@@ -1,0 +1,61 @@
+"""monitored_barrier: a barrier over the store that names the ranks which did not come.
+
+Rank 0 collects the other ranks in rank order and then releases them. Nothing fails a communicator, so that a caller who
+catches the error can continue, as with Gloo.
+"""
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Any
+
+from ._errors import refused
+
+
+class Monitor:
+    """The monitored barriers of one process group. Threads: one at a time."""
+
+    def __init__(self, store: Any, rank: int, size: int) -> None:
+        self._store, self._rank, self._size = store, rank, size
+        self._round = 0
+
+    def wait(self, timeout: timedelta, wait_all_ranks: bool = False) -> None:
+        """Wait until all ranks have called. Raises RuntimeError, which on rank 0 names the absent ranks.
+
+        wait_all_ranks  True: rank 0 waits for every rank and names all absent ones; False: it names the first
+        """
+        self._round += 1
+        prefix = f"weft/monitored/{self._round}/"
+        if self._rank == 0:
+            self._collect(prefix, timeout, wait_all_ranks)
+            self._store.set(prefix + "released", b"1")
+            return
+        self._store.set(prefix + str(self._rank), b"1")
+        try:
+            self._store.wait([prefix + "released"], timeout)
+        except Exception as error:
+            raise refused("monitored_barrier", f"Rank {self._rank} successfully reached monitoredBarrier, but received "
+                          "errors while waiting for send/recv from rank 0. Please check rank 0 logs for faulty rank.\n "
+                          f"Rank {self._rank} timed out in monitoredBarrier after {_milliseconds(timeout)} ms.",
+                          RuntimeError) from error
+
+    def _collect(self, prefix: str, timeout: timedelta, wait_all_ranks: bool) -> None:
+        end = time.monotonic() + timeout.total_seconds()
+        absent = []
+        for rank in range(1, self._size):
+            left = max(end - time.monotonic(), 0.001)
+            try:
+                if not self._store.check([prefix + str(rank)]):
+                    self._store.wait([prefix + str(rank)], timedelta(seconds=left))
+            except Exception as error:
+                absent.append(rank)
+                if not wait_all_ranks:
+                    raise refused("monitored_barrier", f"[Rank 0]: Rank {rank} failed to pass monitoredBarrier in "
+                                  f"{_milliseconds(timeout)} ms: Timed out waiting for it", RuntimeError) from error
+        if absent:
+            raise refused("monitored_barrier", f"[Rank 0]: Ranks {', '.join(map(str, absent))} failed to pass "
+                          f"monitoredBarrier in {_milliseconds(timeout)} ms: Timed out waiting for them", RuntimeError)
+
+
+def _milliseconds(timeout: timedelta) -> int:
+    return round(timeout.total_seconds() * 1000)

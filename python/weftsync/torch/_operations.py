@@ -1,0 +1,461 @@
+"""The operations of c10d, as a base class of the process group and of the backend.
+
+Every operation returns a Work at once. Lists of tensors are copied through one buffer, because the library's
+collectives have one source and one destination; a single contiguous tensor is used in place.
+"""
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Callable, Optional
+
+import torch
+
+from ..comm import Comm
+from ..errors import WeftError
+from ..request import Request
+from . import _bootstrap, _profile
+from ._errors import converted, refused
+from ._messages import Messages
+from ._monitor import Monitor
+from ._sparse import SparseSum
+from ._tensors import Reduction, checked, elements, flat, part, reduction, single, spread
+from ._work import Finish, JointWork, RequestWork, Work
+
+Tensors = Sequence[torch.Tensor]
+
+
+class Operations:
+    """Collectives and messages of one group of ranks. Threads: any; the callers agree on the order of collectives."""
+
+    def _open(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
+        """Connect to the other ranks. Collective."""
+        self._weft_rank, self._weft_size, self._timeout = rank, size, timeout
+        self._calls = threading.RLock()  # the library takes one call at a time
+        self.comm: Comm = _bootstrap.create(store, rank, size, timeout)
+        second = self.comm.split(0, rank)
+        assert second is not None
+        self._second = second
+        self._messages = Messages(second)
+        self._monitor = Monitor(store, rank, size)
+        self._coalesced: Optional[list[Work]] = None
+        self._count = 0
+
+    # ---- how an operation starts
+
+    def _seconds(self, options: Any) -> float:
+        """Return the operation's deadline in seconds."""
+        given = getattr(options, "timeout", None)
+        if given is None or given.total_seconds() <= 0:
+            given = self._timeout
+        return float(given.total_seconds())
+
+    def _start(self, name: str, call: Callable[[float], Optional[Request]], options: Any, inputs: Tensors,
+               outputs: Tensors, finish: Optional[Finish] = None) -> Work:
+        """Start one request. finish copies its result into outputs, where that is needed."""
+        seconds = self._seconds(options)
+        close = _profile.begin(name, inputs)
+        try:
+            with self._calls:
+                self._count += 1
+                request = call(seconds)
+        except WeftError as error:
+            if close is not None:
+                close()
+            raise converted(error, name, seconds) from error
+        assert request is not None
+        attended = not getattr(options, "asyncOp", True)
+        unattended = (finish is not None or close is not None) and not attended
+        work = RequestWork(name, request, outputs, seconds, finish, unattended=False)
+        work._profile = close
+        if unattended:
+            work._watch()
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work
+
+    def _reduced(self, name: str, options: Any, inputs: Tensors, outputs: Tensors, source: torch.Tensor,
+                 target: torch.Tensor, start: Callable[[Reduction, float], Optional[Request]],
+                 finish: Optional[Finish] = None) -> Work:
+        """Start a reduction. target holds its result, which may have to be divided."""
+        how = reduction(options.reduceOp, source.dtype, self._weft_size)
+
+        def divided() -> None:
+            target.div_(how.divisor, rounding_mode="trunc")
+            if finish is not None:
+                finish()
+
+        return self._start(name, lambda seconds: start(how, seconds), options, inputs, outputs,
+                           finish if how.divisor == 1 else divided)
+
+    # ---- reductions
+
+    def allreduce(self, tensors: Any, opts: Any = None, timeout: Optional[timedelta] = None) -> Work:
+        """Reduce a tensor over all ranks, in place."""
+        options = _options(opts, timeout)
+        tensors = [tensors] if isinstance(tensors, torch.Tensor) else tensors
+        if len(tensors) == 1 and tensors[0].layout != torch.strided:
+            return self._sparse(tensors[0], options)
+        tensor = single(tensors, "allreduce")
+        return self._all_reduce("all_reduce", [tensor], options)
+
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
+        """Reduce several tensors of one type over all ranks, in place."""
+        if not tensors:
+            raise refused("allreduce_coalesced", "requires non-empty tensor list")
+        if any(one.dtype != tensors[0].dtype for one in tensors):
+            raise refused("allreduce_coalesced", "tensors must all have the same type")
+        return self._all_reduce("all_reduce", [checked(one, "allreduce_coalesced") for one in tensors], _options(opts))
+
+    def _all_reduce(self, name: str, tensors: list[torch.Tensor], options: Any) -> Work:
+        buffer = flat(tensors)
+        in_place = len(tensors) == 1 and tensors[0].is_contiguous()
+        return self._reduced(
+            name, options, tensors, tensors, buffer, buffer,
+            lambda how, seconds: self.comm.all_reduce(part(buffer), op=how.op, factor=how.factor, timeout=seconds,
+                                                      wait=False),
+            None if in_place else lambda: spread(buffer, tensors))
+
+    def _sparse(self, tensor: torch.Tensor, options: Any) -> Work:
+        how = reduction(options.reduceOp, tensor.dtype, self._weft_size)
+        if how.op.name != "SUM" or how.divisor != 1:
+            raise refused("all_reduce", "Can only use ReduceOp.SUM with sparse tensors", RuntimeError)
+        made: list[SparseSum] = []
+
+        def start(seconds: float) -> Request:
+            made.append(SparseSum(self.comm, tensor, seconds))
+            return made[0].request
+
+        return self._start("all_reduce", start, options, [tensor], [tensor], lambda: made[0].finish())
+
+    def reduce(self, tensors: Tensors, opts: Any = None) -> Work:
+        """Reduce a tensor over all ranks, in place on the root rank."""
+        options, tensor = _options(opts), single(tensors, "reduce")
+        root = options.rootRank
+        buffer = flat([tensor])
+        # Elsewhere the tensor stays as it is.
+        target = buffer if self._weft_rank == root else torch.empty(0, dtype=tensor.dtype)
+        moved = self._weft_rank == root and not tensor.is_contiguous()
+        return self._reduced(
+            "reduce", options, [tensor], [tensor], buffer, target,
+            lambda how, seconds: self.comm.reduce(part(buffer), op=how.op, root=root, factor=how.factor,
+                                                  timeout=seconds, wait=False),
+            (lambda: spread(buffer, [tensor])) if moved else None)
+
+    def reduce_scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Work:
+        """Reduce a list of tensors, of which rank r receives entry r."""
+        output, inputs = single(output_tensors, "reduce_scatter"), _only(input_tensors, "reduce_scatter")
+        self._one_each(inputs, "reduce_scatter")
+        return self._reduce_scatter("reduce_scatter", output, inputs, _options(opts))
+
+    def _reduce_scatter_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
+        """Reduce a tensor, of which rank r receives block r."""
+        checked(output, "_reduce_scatter_base"), checked(input, "_reduce_scatter_base")
+        if input.numel() != output.numel() * self._weft_size:
+            raise refused("_reduce_scatter_base", "input tensor must be the same size as output size times world size")
+        return self._reduce_scatter("_reduce_scatter_base", output, [input], _options(opts))
+
+    reduce_scatter_single = _reduce_scatter_base
+
+    def _reduce_scatter(self, name: str, output: torch.Tensor, inputs: Tensors, options: Any) -> Work:
+        if any(one.dtype != output.dtype for one in inputs):
+            raise refused(name, "tensors must all have the same type")
+        source, target = flat(inputs), output.detach() if output.is_contiguous() else torch.empty_like(
+            output, memory_format=torch.contiguous_format)
+        counts = [elements(one) for one in inputs] if len(inputs) > 1 else []
+        finish = None if target.data_ptr() == output.data_ptr() else lambda: spread(target.view(-1), [output])
+        if _overlap(source, target):
+            source = source.clone()
+
+        def start(how: Reduction, seconds: float) -> Optional[Request]:
+            if len(set(counts)) > 1:
+                return self.comm.reduce_scatter_v(part(source), part(target), counts, how.op, factor=how.factor,
+                                                  timeout=seconds, wait=False)
+            return self.comm.reduce_scatter(part(source), part(target), how.op, factor=how.factor, timeout=seconds,
+                                            wait=False)
+
+        return self._reduced(name, options, inputs, [output], source, target, start, finish)
+
+    def reduce_scatter_tensor_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
+        """Reduce several tensors; rank r receives block r of each."""
+        return self._joint("reduce_scatter", [self._reduce_scatter_base(output, input, opts)
+                                              for output, input in zip(outputs, inputs)], opts)
+
+    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
+
+    # ---- copies
+
+    def broadcast(self, tensors: Any, opts: Any = None) -> Work:
+        """Copy the root's tensor to all ranks."""
+        options, tensor = _options(opts), single(tensors, "broadcast")
+        buffer = flat([tensor])
+        moved = not tensor.is_contiguous() and self._weft_rank != options.rootRank
+        return self._start("broadcast", lambda seconds: self.comm.broadcast(
+            part(buffer), options.rootRank, timeout=seconds, wait=False), options, [tensor], [tensor],
+            (lambda: spread(buffer, [tensor])) if moved else None)
+
+    def allgather(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Work:
+        """Gather the tensors of all ranks in a list. The list's tensors may have different sizes."""
+        outputs, input = _only(output_tensors, "allgather"), single(input_tensors, "allgather")
+        self._one_each(outputs, "allgather")
+        return self._all_gather(outputs, input, _options(opts))
+
+    def _all_gather(self, outputs: Tensors, input: torch.Tensor, options: Any) -> Work:
+        self._same(outputs, input, "allgather")
+        source, counts = flat([input]), [elements(one) for one in outputs]
+        if counts[self._weft_rank] != elements(input):
+            raise refused("allgather", f"invalid tensor size at index {self._weft_rank} of the output list (expected "
+                          f"{tuple(input.shape)}, got {tuple(outputs[self._weft_rank].shape)})")
+        target = torch.empty(sum(one.numel() for one in outputs), dtype=input.dtype)
+
+        def start(seconds: float) -> Optional[Request]:
+            if len(set(counts)) > 1:
+                return self.comm.all_gather_v(part(source), part(target), counts, timeout=seconds, wait=False)
+            return self.comm.all_gather(part(source), part(target), timeout=seconds, wait=False)
+
+        return self._start("all_gather", start, options, [input], outputs, lambda: spread(target, outputs))
+
+    def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
+        """Gather the tensors of all ranks in one tensor."""
+        checked(output, "_allgather_base"), checked(input, "_allgather_base")
+        if output.dtype != input.dtype:
+            raise refused("_allgather_base", "output tensor must have the same type as input tensor")
+        if output.numel() != input.numel() * self._weft_size:
+            raise refused("_allgather_base", "output tensor size must be equal to world_size times input tensor size")
+        source = flat([input])
+        target = output.detach() if output.is_contiguous() else torch.empty_like(
+            output, memory_format=torch.contiguous_format)
+        if _overlap(source, target):
+            source = source.clone()
+        finish = None if target.data_ptr() == output.data_ptr() else lambda: spread(target.view(-1), [output])
+        return self._start("_allgather_base", lambda seconds: self.comm.all_gather(
+            part(source), part(target), timeout=seconds, wait=False), _options(opts), [input], [output], finish)
+
+    all_gather_single = _allgather_base
+
+    def allgather_coalesced(self, output_lists: Sequence[Tensors], input_list: Tensors, opts: Any = None) -> Work:
+        """Gather several tensors of all ranks: output_lists[r][i] is input_list[i] of rank r."""
+        self._one_each(output_lists, "allgather_coalesced")
+        for outputs in output_lists:
+            if len(outputs) != len(input_list):
+                raise refused("allgather_coalesced", "invalid output size: (expected length "
+                              f"{len(input_list)}, got {len(outputs)})")
+        return self._joint("all_gather", [self._all_gather([outputs[i] for outputs in output_lists], input,
+                                                           _options(opts))
+                                          for i, input in enumerate(input_list)], opts)
+
+    def allgather_into_tensor_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
+        """Gather several tensors of all ranks, each in one tensor."""
+        return self._joint("all_gather", [self._allgather_base(output, input, opts)
+                                          for output, input in zip(outputs, inputs)], opts)
+
+    all_gather_single_coalesced = allgather_into_tensor_coalesced
+
+    def gather(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Work:
+        """Gather the tensors of all ranks in a list on the root rank."""
+        options, input = _options(opts), single(input_tensors, "gather")
+        root, outputs = options.rootRank, []
+        if self._weft_rank == root:
+            outputs = _only(output_tensors, "gather")
+            self._one_each(outputs, "gather")
+            self._same(outputs, input, "gather")
+        elif output_tensors and output_tensors[0]:
+            raise refused("gather", "requires empty output on non-root")
+        source, target = flat([input]), torch.empty(sum(one.numel() for one in outputs), dtype=input.dtype)
+        return self._start("gather", lambda seconds: self.comm.gather(
+            part(source), part(target) if outputs else None, root, timeout=seconds, wait=False), options, [input],
+            outputs, (lambda: spread(target, outputs)) if outputs else None)
+
+    def scatter(self, output_tensors: Any, input_tensors: Any, opts: Any = None) -> Work:
+        """Send entry r of the root's list to rank r."""
+        options, output = _options(opts), single(output_tensors, "scatter")
+        root, inputs = options.rootRank, []
+        if self._weft_rank == root:
+            inputs = _only(input_tensors, "scatter")
+            self._one_each(inputs, "scatter")
+            self._same(inputs, output, "scatter")
+        elif input_tensors and input_tensors[0]:
+            raise refused("scatter", "requires empty input on non-root")
+        source = torch.cat([one.detach().reshape(-1) for one in inputs]) if inputs else None
+        target = flat([output])
+        return self._start("scatter", lambda seconds: self.comm.scatter(
+            None if source is None else part(source), part(target), root, timeout=seconds, wait=False), options, inputs,
+            [output], None if output.is_contiguous() else lambda: spread(target, [output]))
+
+    def alltoall_base(self, output: torch.Tensor, input: torch.Tensor, output_split_sizes: Sequence[int],
+                      input_split_sizes: Sequence[int], opts: Any = None) -> Work:
+        """Send rows of input to every rank, and receive rows of output from every rank."""
+        checked(output, "alltoall_base"), checked(input, "alltoall_base")
+        if output.dtype != input.dtype:
+            raise refused("alltoall_base", "tensors must all have the same type")
+        taken, given = self._rows(output, output_split_sizes), self._rows(input, input_split_sizes)
+        source = flat([input])
+        target = output.detach() if output.is_contiguous() else torch.empty_like(
+            output, memory_format=torch.contiguous_format)
+        if _overlap(source, target):
+            source = source.clone()
+        finish = None if target.data_ptr() == output.data_ptr() else lambda: spread(target.view(-1), [output])
+        return self._start("all_to_all", lambda seconds: self.comm.all_to_all_v(
+            part(source), given, part(target), taken, timeout=seconds, wait=False), _options(opts), [input], [output],
+            finish)
+
+    all_to_all_single = alltoall_base
+
+    def alltoall(self, output_tensors: Tensors, input_tensors: Tensors, opts: Any = None) -> Work:
+        """Send entry r of the inputs to rank r, and receive entry r of the outputs from it."""
+        self._one_each(output_tensors, "alltoall")
+        self._one_each(input_tensors, "alltoall")
+        self._same([*output_tensors, *input_tensors], output_tensors[0], "alltoall")
+        source = torch.cat([one.detach().reshape(-1) for one in input_tensors])
+        target = torch.empty(sum(one.numel() for one in output_tensors), dtype=source.dtype)
+        given, taken = ([elements(one) for one in tensors] for tensors in (input_tensors, output_tensors))
+        return self._start("all_to_all", lambda seconds: self.comm.all_to_all_v(
+            part(source), given, part(target), taken, timeout=seconds, wait=False), _options(opts), input_tensors,
+            output_tensors, lambda: spread(target, output_tensors))
+
+    def barrier(self, opts: Any = None, timeout: Optional[timedelta] = None) -> Work:
+        """Wait until all ranks have called barrier."""
+        return self._start("barrier", lambda seconds: self.comm.barrier(timeout=seconds, wait=False),
+                           _options(opts, timeout), [], [])
+
+    def monitored_barrier(self, timeout: Optional[timedelta] = None, wait_all_ranks: bool = False) -> None:
+        """Wait until all ranks have called, or raise an error that names the absent ranks on rank 0."""
+        self._monitor.wait(timeout or self._timeout, wait_all_ranks)
+
+    # ---- messages
+
+    def send(self, tensors: Tensors, dst_rank: int, tag: int = 0) -> Work:
+        """Send a tensor to a rank, which receives it with the same tag."""
+        tensor = _contiguous(single(tensors, "send"))
+        close = _profile.begin("send", [tensor])
+        work = self._messages.send(tensor.detach(), dst_rank, _tag(tag), self._seconds(None))
+        return _profiled(work, close)
+
+    def recv(self, tensors: Tensors, src_rank: int, tag: int = 0) -> Work:
+        """Receive a tensor from a rank."""
+        tensor = _contiguous(single(tensors, "recv"))
+        close = _profile.begin("recv", [tensor])
+        return _profiled(self._messages.receive(tensor.detach(), src_rank, _tag(tag), self._seconds(None)), close)
+
+    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Work:
+        """Receive a tensor from any rank; the Work's source_rank tells which."""
+        tensor = _contiguous(single(tensors, "recv"))
+        close = _profile.begin("recvAnySource", [tensor])
+        return _profiled(self._messages.receive(tensor.detach(), None, _tag(tag), self._seconds(None)), close)
+
+    # ---- several operations as one
+
+    def _start_coalescing(self, device: Any = None) -> None:
+        self._coalesced = []
+
+    def _end_coalescing(self, device: Any = None) -> Work:
+        works, self._coalesced = self._coalesced or [], None
+        return self._joint("coalesced", works, None)
+
+    def _joint(self, name: str, works: list[Work], options: Any) -> Work:
+        return JointWork(name, works, self._seconds(options))
+
+    # ---- end
+
+    def abort(self) -> None:
+        """Fail all operations of the group, on all ranks."""
+        self.comm.abort("the process group was aborted")
+        self._second.abort("the process group was aborted")
+
+    def shutdown(self) -> None:
+        """Leave the group. Operations that are outstanding fail."""
+        self._messages.close(RuntimeError("weft: the process group was shut down"))
+        with self._messages._lock:
+            self._second.close()
+        with self._calls:
+            self.comm.close()
+
+    # ---- checks
+
+    def _one_each(self, entries: Sequence[Any], name: str) -> None:
+        if len(entries) != self._weft_size:
+            raise refused(name, f"invalid list size: expected {self._weft_size} entries, one for each rank, got "
+                          f"{len(entries)}")
+
+    @staticmethod
+    def _same(tensors: Tensors, like: torch.Tensor, name: str) -> None:
+        for one in tensors:
+            checked(one, name)
+            if one.dtype != like.dtype:
+                raise refused(name, f"tensors must all have the same type: invalid tensor type {one.dtype}, expected "
+                              f"{like.dtype}")
+
+    def _rows(self, tensor: torch.Tensor, sizes: Sequence[int]) -> list[int]:
+        """Convert sizes in rows to counts of elements. Without sizes the blocks are equal."""
+        if not sizes:
+            if (tensor.shape[0] if tensor.dim() else tensor.numel()) % self._weft_size:
+                raise refused("alltoall_base", "Tensor's dim 0 does not divide equally across group size", RuntimeError)
+            return [elements(tensor) // self._weft_size] * self._weft_size
+        if len(sizes) != self._weft_size:
+            raise refused("alltoall_base", "Number of tensor splits not equal to group size", RuntimeError)
+        if sum(sizes) != tensor.shape[0]:
+            raise refused("alltoall_base", "Split sizes doesn't match total dim 0 size", RuntimeError)
+        row = elements(tensor) // max(tensor.shape[0], 1)
+        return [size * row for size in sizes]
+
+
+class _Defaults:
+    """Options of a caller that gives none."""
+
+    reduceOp = torch.distributed.ReduceOp.SUM
+    rootRank = 0
+    rootTensor = 0
+    asyncOp = True
+
+    def __init__(self, timeout: Optional[timedelta] = None, reduce_op: Any = None, root: int = 0) -> None:
+        self.timeout, self.rootRank = timeout, root
+        if reduce_op is not None:
+            self.reduceOp = reduce_op
+
+
+def _options(opts: Any, timeout: Optional[timedelta] = None) -> Any:
+    """Return the caller's options. Some callers give a ReduceOp or a root rank in their place."""
+    if opts is None:
+        return _Defaults(timeout)
+    if isinstance(opts, (torch.distributed.ReduceOp, torch.distributed.ReduceOp.RedOpType)):
+        return _Defaults(timeout, opts)
+    if isinstance(opts, timedelta):
+        return _Defaults(opts)
+    if isinstance(opts, int):
+        return _Defaults(timeout, root=opts)
+    return opts
+
+
+def _only(lists: Any, name: str) -> Any:
+    """Return the list of this process from lists that c10d passes for devices."""
+    if len(lists) != 1:
+        raise refused(name, f"requires a single-element output/input list, got {len(lists)} lists")
+    return lists[0]
+
+
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """True if the memory of two contiguous tensors overlaps."""
+    begin, other_begin = int(one.data_ptr()), int(other.data_ptr())
+    return begin < other_begin + int(other.nbytes) and other_begin < begin + int(one.nbytes)
+
+
+def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
+    if not tensor.is_contiguous():
+        raise refused("message", "Tensors must be contiguous")
+    return tensor
+
+
+def _tag(tag: int) -> int:
+    if tag < 0:
+        raise refused("message", "Tag must be nonnegative", RuntimeError)
+    return tag
+
+
+def _profiled(work: Work, close: Optional[Callable[[], None]]) -> Work:
+    if close is not None:
+        if work._done.is_set():
+            close()
+        else:
+            work._profile = close
+    return work

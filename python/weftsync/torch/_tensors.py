@@ -1,0 +1,117 @@
+"""Describes the memory of tensors, and converts torch's element types and reductions to Weft's."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+from .._memory import Region
+from ..constants import DType, Op
+from ._errors import refused
+
+# Element type, and the number of its elements in one of the tensor's.
+_ELEMENTS = {torch.uint8: (DType.U8, 1), torch.int8: (DType.I8, 1), torch.int16: (DType.I16, 1),
+             torch.int32: (DType.I32, 1), torch.int64: (DType.I64, 1), torch.uint16: (DType.U16, 1),
+             torch.uint32: (DType.U32, 1), torch.uint64: (DType.U64, 1), torch.float16: (DType.F16, 1),
+             torch.bfloat16: (DType.BF16, 1), torch.float32: (DType.F32, 1), torch.float64: (DType.F64, 1),
+             torch.float8_e4m3fn: (DType.F8_E4M3, 1), torch.float8_e5m2: (DType.F8_E5M2, 1),
+             torch.bool: (DType.U8, 1), torch.complex64: (DType.F32, 2), torch.complex128: (DType.F64, 2)}
+
+_Red = dist.ReduceOp.RedOpType
+_OPS = {_Red.SUM: Op.SUM, _Red.AVG: Op.AVG, _Red.PRODUCT: Op.PROD, _Red.MIN: Op.MIN, _Red.MAX: Op.MAX,
+        _Red.BAND: Op.BAND, _Red.BOR: Op.BOR, _Red.BXOR: Op.BXOR, _Red.PREMUL_SUM: Op.PREMUL_SUM}
+# Sums of truth values are logical or, products are logical and.
+_BOOL_OPS = {Op.SUM: Op.MAX, Op.PROD: Op.MIN}
+_COMPLEX_OPS = (Op.SUM, Op.AVG, Op.PREMUL_SUM)
+_BITWISE = (Op.BAND, Op.BOR, Op.BXOR)
+
+
+class Reduction(NamedTuple):
+    """A reduction as the library takes it, and the divisor that the caller applies to the result (1: none)."""
+
+    op: Op
+    factor: float = 0.0
+    divisor: int = 1
+
+
+def reduction(reduce_op: Any, dtype: torch.dtype, size: int) -> Reduction:
+    """Convert a ReduceOp for elements of dtype. Raises RuntimeError where the type does not have the operation."""
+    if not isinstance(reduce_op, dist.ReduceOp):
+        reduce_op = dist.ReduceOp(reduce_op)
+    op = _OPS[reduce_op.op]
+    if op in _BITWISE and (dtype.is_floating_point or dtype.is_complex):
+        raise refused("reduction", f"Cannot use ReduceOp.{op.name} with elements of type {dtype}", RuntimeError)
+    if dtype.is_complex and op not in _COMPLEX_OPS:
+        raise refused("reduction", f"all_reduce does not support {reduce_op.op} on complex tensors", RuntimeError)
+    if dtype == torch.bool:
+        if op in (Op.AVG, Op.PREMUL_SUM):
+            raise refused("reduction", f"Cannot use ReduceOp.{op.name} with Boolean tensors", RuntimeError)
+        return Reduction(_BOOL_OPS.get(op, op))
+    if op == Op.PREMUL_SUM:
+        return Reduction(op, _factor(reduce_op))
+    if op == Op.AVG and not (dtype.is_floating_point or dtype.is_complex):
+        return Reduction(Op.SUM, divisor=size)
+    return Reduction(op)
+
+
+def _factor(reduce_op: Any) -> float:
+    """Return the factor of a PREMUL_SUM, which torch makes accessible only through the pickle protocol."""
+    _, factor = reduce_op.__getstate__()
+    return float(factor)
+
+
+def elements(tensor: torch.Tensor) -> int:
+    """Return the number of Weft's elements in the tensor."""
+    return int(tensor.numel()) * _element(tensor.dtype)[1]
+
+
+def _element(dtype: torch.dtype) -> tuple[DType, int]:
+    found = _ELEMENTS.get(dtype)
+    if found is None:
+        raise refused("collective", f"Invalid scalar type: elements of type {dtype} are not supported", RuntimeError)
+    return found
+
+
+def part(tensor: torch.Tensor) -> Region:
+    """Describe the elements of a contiguous tensor, which the Region keeps alive."""
+    dtype, per = _element(tensor.dtype)
+    return Region(tensor.data_ptr(), dtype, (tensor.numel() * per,), (1,), True, tensor)
+
+
+def raw(tensor: torch.Tensor) -> Region:
+    """Describe the bytes of a contiguous tensor, as `part` does."""
+    return Region(tensor.data_ptr(), DType.U8, (tensor.nbytes,), (1,), True, tensor)
+
+
+def single(tensors: Sequence[torch.Tensor], name: str) -> torch.Tensor:
+    """Return the only tensor of a list that c10d passes for devices: one process has one."""
+    if len(tensors) != 1:
+        raise refused(name, f"requires a single-element tensor list, got {len(tensors)} tensors")
+    return checked(tensors[0], name)
+
+
+def checked(tensor: torch.Tensor, name: str) -> torch.Tensor:
+    """Check that the tensor is dense and in host memory."""
+    if tensor.layout != torch.strided:
+        raise refused(name, "only supports dense tensors")
+    if tensor.device.type != "cpu":
+        raise refused(name, f"No backend type associated with device type {tensor.device.type}: the tensor is on "
+                      f"{tensor.device}, expected cpu", RuntimeError)
+    return tensor
+
+
+def flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Concatenate the tensors' elements in a new one-dimensional tensor, or return the only one as a view."""
+    if len(tensors) == 1 and tensors[0].is_contiguous():
+        return tensors[0].detach().view(-1)
+    return torch.cat([one.detach().reshape(-1) for one in tensors])
+
+
+def spread(source: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
+    """Copy consecutive elements of source into the tensors."""
+    begin = 0
+    for one in tensors:
+        one.detach().copy_(source[begin:begin + one.numel()].view(one.shape))
+        begin += one.numel()

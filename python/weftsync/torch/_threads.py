@@ -1,0 +1,87 @@
+"""Threads that complete operations whose caller does not wait: they copy results, and fulfil futures.
+
+A callback of the library may not call collectives, but a callback of a future may. So the library's callback only
+queues the operation, and a thread of this module completes it. A callback of a future may block until another future
+is fulfilled; hence a new thread starts whenever all others are busy.
+"""
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import queue
+import threading
+from typing import Any, Callable
+
+from .. import _abi
+from .._library import check, lib
+
+_IDLE_SECONDS = 30.0
+
+_jobs: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
+_lock = threading.Lock()
+_idle = 0
+_watched: dict[int, Callable[[], Any]] = {}
+_numbers = itertools.count(1)
+
+
+def submit(job: Callable[[], Any]) -> None:
+    """Run job on a thread of this module. Exceptions of jobs are ignored: jobs store their own. Threads: any."""
+    global _idle
+    with _lock:
+        start = _idle == 0
+        if not start:
+            _idle -= 1
+    _jobs.put(job)
+    if start:
+        threading.Thread(target=_run, name="weft-torch", daemon=True).start()
+
+
+def _run() -> None:
+    global _idle
+    while True:
+        try:
+            job = _jobs.get(timeout=_IDLE_SECONDS)
+        except queue.Empty:
+            with _lock:
+                if _idle > 0 and _jobs.empty():
+                    _idle -= 1
+                    return
+            continue
+        try:
+            job()
+        except Exception:  # the job's result is its own concern
+            pass
+        del job
+        with _lock:
+            _idle += 1
+
+
+def _queue(user_data: int, status: int) -> None:
+    job = _watched.pop(user_data, None)
+    if job is not None:
+        submit(job)
+
+
+_completed = _abi.complete_fn(_queue)
+
+
+def watch(handle: ctypes.c_void_p, job: Callable[[], Any]) -> None:
+    """Submit job when the request is complete, with or without success. One call for each request."""
+    number = next(_numbers)
+    _watched[number] = job
+    try:
+        check(lib.request_on_complete(handle, _completed, ctypes.c_void_p(number)))
+    except BaseException:
+        _watched.pop(number, None)
+        raise
+
+
+def _forget() -> None:
+    """Start anew in a forked child, which has none of the threads."""
+    global _idle, _lock, _jobs
+    _idle, _lock, _jobs = 0, threading.Lock(), queue.SimpleQueue()
+    _watched.clear()
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,226 @@
+"""Work objects: asynchronous operations as torch.distributed sees them."""
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, Callable, Optional
+
+import torch
+import torch.distributed as dist
+
+from ..constants import Status
+from ..errors import WeftError
+from ..request import Request
+from . import _threads
+from ._errors import converted, timed_out
+
+Finish = Callable[[], None]
+
+
+class Work(dist.Work):
+    """Base class: an operation that completes once, with or without an error. Threads: any.
+
+    tensors  what `result` returns and the future holds
+    finish   runs once after success and before completion; it copies results into the caller's tensors
+    """
+
+    def __init__(self, name: str, tensors: Sequence[torch.Tensor], seconds: float,
+                 finish: Optional[Finish] = None) -> None:
+        super().__init__()
+        self.name = name
+        self.seconds = seconds
+        self._tensors = list(tensors)
+        self._finish = finish
+        self._error: Optional[BaseException] = None
+        self._done = threading.Event()
+        self._completing = threading.Lock()
+        self._future: Optional[torch.futures.Future[Any]] = None
+        self._source = -1
+        self._profile: Any = None
+
+    # ---- completion
+
+    def complete(self, error: Optional[BaseException] = None) -> None:
+        """Complete the operation; later calls do nothing."""
+        with self._completing:
+            if self._done.is_set():
+                return
+            if error is None and self._finish is not None:
+                try:
+                    self._finish()
+                except Exception as problem:
+                    error = problem
+            self._finish = None
+            self._error = error
+            if self._profile is not None:
+                self._profile()
+                self._profile = None
+            self._done.set()
+            future = self._future
+        if future is not None:
+            self._fulfil(future)
+
+    def _fulfil(self, future: torch.futures.Future[Any]) -> None:
+        if self._error is None:
+            future.set_result(self._tensors)
+        else:
+            future.set_exception(self._error)
+
+    def _poll(self) -> None:
+        """Complete the operation if its request is complete."""
+
+    def _block(self, seconds: float) -> bool:
+        """Wait until the operation is complete. Returns False when the time has passed."""
+        return self._done.wait(None if math.isinf(seconds) else seconds)
+
+    # ---- the interface of torch
+
+    def wait(self, timeout: Optional[timedelta] = None) -> bool:
+        """Wait until the operation is complete. Raises RuntimeError if it failed or the timeout passed."""
+        seconds = timeout.total_seconds() if timeout is not None else 0.0
+        if not self._done.is_set() and not self._block(seconds if seconds > 0 else math.inf):
+            raise timed_out(self.name, seconds, "Operation timed out!")
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def is_completed(self) -> bool:
+        """Return True if the operation is complete, with or without success."""
+        if not self._done.is_set():
+            self._poll()
+        return self._done.is_set()
+
+    def is_success(self) -> bool:
+        """Return True if the operation is complete and has succeeded."""
+        return self.is_completed() and self._error is None
+
+    def exception(self) -> Optional[BaseException]:
+        """Return the operation's failure, or None."""
+        return self._error if self.is_completed() else None
+
+    def result(self) -> list[torch.Tensor]:
+        """Return the output tensors of a complete operation. Raises RuntimeError before it completes."""
+        if not self.is_completed():
+            raise RuntimeError("Work needs to be completed before calling result(). Should call wait() before result().")
+        if self._error is not None:
+            raise self._error
+        return self._tensors
+
+    def synchronize(self) -> None:
+        """Wait, as `wait` does."""
+        self.wait()
+
+    def source_rank(self) -> int:
+        """Return the rank that sent the message, for a receive from any rank."""
+        return self._source
+
+    _source_rank = source_rank
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """Return a future that holds the output tensors. Its callbacks run on a thread of this package."""
+        with self._completing:
+            made = self._future is None
+            if self._future is None:
+                self._future = torch.futures.Future()
+            done, future = self._done.is_set(), self._future
+        if made and done:
+            self._fulfil(future)
+        elif made:
+            self._watch()
+        return future
+
+    def _watch(self) -> None:
+        """Arrange for `complete` to be called without a caller that waits."""
+
+
+class RequestWork(Work):
+    """The Work of one request of the library.
+
+    unattended  True: complete even if nobody waits, because `finish` copies results into the caller's tensors
+    """
+
+    def __init__(self, name: str, request: Request, tensors: Sequence[torch.Tensor], seconds: float,
+                 finish: Optional[Finish] = None, unattended: bool = False) -> None:
+        super().__init__(name, tensors, seconds, finish)
+        self._request = request
+        self._is_watched = False
+        if unattended:
+            self._watch()
+
+    def _watch(self) -> None:
+        if not self._is_watched:
+            self._is_watched = True
+            _threads.watch(self._request._handle, self._poll)
+
+    def _poll(self) -> None:
+        try:
+            done = self._request.done()
+        except WeftError as error:
+            self.complete(converted(error, self.name, self.seconds))
+            return
+        if done:
+            self.complete()
+
+    def _block(self, seconds: float) -> bool:
+        try:
+            self._request.wait(seconds)
+        except WeftError as error:
+            if error.code in (Status.ERR_NOT_DONE, Status.ERR_INTERRUPTED) and not self._request.over():
+                return False
+            self.complete(converted(error, self.name, self.seconds))
+            return True
+        self.complete()
+        return True
+
+
+class PostedWork(Work):
+    """The Work of a receive that waits for a message. It fails when its deadline passes.
+
+    withdraw  takes the receive back; returns False if a message has already been matched with it
+    """
+
+    def __init__(self, name: str, tensors: Sequence[torch.Tensor], seconds: float,
+                 withdraw: Callable[[Work], bool], finish: Optional[Finish] = None) -> None:
+        super().__init__(name, tensors, seconds, finish)
+        self._withdraw = withdraw
+        self._deadline = time.monotonic() + seconds
+
+    def _poll(self) -> None:
+        if time.monotonic() >= self._deadline and self._withdraw(self):
+            self.complete(timed_out(self.name, self.seconds, f"for {self.name} operation to complete"))
+
+    def _block(self, seconds: float) -> bool:
+        left = self._deadline - time.monotonic()
+        if seconds <= left:
+            return self._done.wait(seconds)
+        if not self._done.wait(max(left, 0.0)):
+            self._poll()
+            return self._done.wait(None if math.isinf(seconds) else max(seconds - left, 0.0))
+        return True
+
+
+class JointWork(Work):
+    """The Work of several operations: complete when all are, failed when one is."""
+
+    def __init__(self, name: str, parts: Sequence[Work], seconds: float) -> None:
+        super().__init__(name, [tensor for one in parts for tensor in one._tensors], seconds)
+        self._parts = list(parts)
+
+    def _poll(self) -> None:
+        if all([one.is_completed() for one in self._parts]):
+            self.complete(next((one._error for one in self._parts if one._error is not None), None))
+
+    def _block(self, seconds: float) -> bool:
+        end = time.monotonic() + seconds
+        for one in self._parts:
+            if not one.is_completed() and not one._block(max(end - time.monotonic(), 0.0)):
+                return False
+        self._poll()
+        return True
+
+    def _watch(self) -> None:
+        for one in self._parts:
+            one.get_future().add_done_callback(lambda _: self._poll())
