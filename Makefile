@@ -4,6 +4,7 @@
 #   make demo BACKEND=mpi [MPI=openmpi|mpich]
 #   make test [SUITE=unit] [FILTER=text]
 #   make test-parity
+#   make test-torch
 #   make test-mutants
 
 BUILD ?= build
@@ -25,7 +26,7 @@ MPIRUN = env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_
 LAUNCH = $(if $(filter mpi shm+mpi,$(BACKEND)),$(MPIRUN),$(WEFT) run -n $(RANKS) --prefix others --)
 
 .DEFAULT_GOAL := help
-.PHONY: setup build demo test test-parity test-mutants release bench gpu bench-peers reference lint install clean help
+.PHONY: setup build demo test test-parity test-torch test-mutants release bench gpu bench-peers reference lint install clean help
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -59,6 +60,9 @@ test: build ## run all tests; the last line counts test cases
 
 test-parity: build | .setup/parity ## gradients beside PyTorch DDP's, model by model (installs PyTorch in BUILD)
 	@python3 tests/parity/run.py $(BUILD)
+
+test-torch: build | .setup/parity ## PyTorch's own distributed suite over Weft, compared with Gloo (installs PyTorch in BUILD)
+	@python3 tests/torch/run.py $(BUILD)
 
 test-mutants: $(BUILD)/build.ninja ## break the reducer on purpose: the tests must notice each time (half an hour)
 	@python3 tests/mutants/run.py $(BUILD) --jobs $(JOBS)

@@ -38,13 +38,12 @@ class Reduction(NamedTuple):
 
 def reduction(reduce_op: Any, dtype: torch.dtype, size: int) -> Reduction:
     """Convert a ReduceOp for elements of dtype. Raises RuntimeError where the type does not have the operation."""
-    if not isinstance(reduce_op, dist.ReduceOp):
-        reduce_op = dist.ReduceOp(reduce_op)
-    op = _OPS[reduce_op.op]
+    kind = getattr(reduce_op, "op", reduce_op)  # a ReduceOp, or its type
+    op = _OPS[kind]
     if op in _BITWISE and (dtype.is_floating_point or dtype.is_complex):
         raise refused("reduction", f"Cannot use ReduceOp.{op.name} with elements of type {dtype}", RuntimeError)
     if dtype.is_complex and op not in _COMPLEX_OPS:
-        raise refused("reduction", f"all_reduce does not support {reduce_op.op} on complex tensors", RuntimeError)
+        raise refused("reduction", f"all_reduce does not support {kind} on complex tensors", RuntimeError)
     if dtype == torch.bool:
         if op in (Op.AVG, Op.PREMUL_SUM):
             raise refused("reduction", f"Cannot use ReduceOp.{op.name} with Boolean tensors", RuntimeError)

@@ -1,0 +1,168 @@
+"""Cases of the backend weft that torch's suite does not have. rank.py runs each on all ranks, in a process group."""
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+
+def expect(condition, what, *evidence):
+    if not condition:
+        raise AssertionError("\n".join([what, *map(str, evidence)]))
+
+
+def expect_raises(text, call, *arguments, **named):
+    """Return the RuntimeError that the call raises, whose text contains text."""
+    try:
+        call(*arguments, **named)
+    except RuntimeError as error:
+        expect(text in str(error), f"the error contains {text!r}", error)
+        return error
+    raise AssertionError(f"no RuntimeError with {text!r}")
+
+
+def weft_asynchronous():
+    """an all-reduce that nobody waits for completes, and its future's callbacks may call collectives"""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    strided = torch.full((4, 6), float(rank)).t()
+    work = dist.all_reduce(strided, async_op=True)
+    end = time.monotonic() + 20
+    while not work.is_completed() and time.monotonic() < end:
+        time.sleep(0.001)
+    expect(work.is_success() and bool((strided == sum(range(size))).all()), "strided all-reduce", strided)
+    one, two = torch.ones(3), torch.ones(3)
+
+    def then(future):
+        return dist.all_reduce(two, async_op=True).get_future().wait()[0] + future.value()[0]
+
+    total = dist.all_reduce(one, async_op=True).get_future().then(then).wait()
+    expect(total.tolist() == [2.0 * size] * 3, "chained futures", total)
+
+
+def weft_lifetime():
+    """tensors of an operation stay alive until it is complete"""
+    works = [dist.all_reduce(torch.full((1000,), 1.0), async_op=True) for _ in range(50)]
+    for work in works:
+        work.wait()
+        expect(bool((work.result()[0] == dist.get_world_size()).all()), "result", work.result())
+
+
+def weft_messages():
+    """messages match by tag in any order, and a receive from any rank names the sender"""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if rank == 0:
+        for peer in range(1, size):
+            second, first, empty = torch.zeros(5, dtype=torch.int64), torch.zeros(300000), torch.zeros(0)
+            dist.recv(second, peer, tag=2)
+            dist.recv(empty, peer, tag=3)
+            dist.recv(first, peer, tag=1)
+            expect(second.tolist() == [peer] * 5 and bool((first == peer).all()), "tags", second, first)
+        froms = []
+        for _ in range(2 * (size - 1)):
+            value = torch.zeros(1)
+            froms.append(dist.recv(value, tag=7))
+            expect(value.item() == froms[-1], "any source", froms)
+        expect(sorted(froms) == sorted(2 * list(range(1, size))), "senders", froms)
+    else:
+        works = [dist.isend(torch.full((300000,), float(rank)), 0, tag=1),
+                 dist.isend(torch.full((5,), rank), 0, tag=2), dist.isend(torch.zeros(0), 0, tag=3),
+                 dist.isend(torch.full((1,), float(rank)), 0, tag=7),
+                 dist.isend(torch.full((1,), float(rank)), 0, tag=7)]
+        for work in works:
+            work.wait()
+
+
+def weft_receive_timeout():
+    """a receive that passes its deadline is withdrawn, and the next one works"""
+    group = dist.new_group(timeout=timedelta(seconds=1))
+    rank = dist.get_rank()
+    if rank == 0:
+        expect_raises("timed out", dist.recv, torch.zeros(1), 1, group=group)
+    dist.barrier()
+    value = torch.full((1,), float(rank))
+    if rank == 0:
+        dist.recv(value, 1, group=group)
+        expect(value.item() == 1, "received", value)
+    elif rank == 1:
+        dist.send(value, 0, group=group)
+
+
+def weft_timeout():
+    """an operation that other ranks do not call fails with a text that torch's users recognise"""
+    group = dist.new_group(timeout=timedelta(seconds=1))
+    if dist.get_rank() == 0:
+        error = expect_raises("timed out", dist.all_reduce, torch.ones(2), group=group)
+        expect("Timed out waiting 1000ms" in str(error), "Gloo's words", error)
+        expect(error.__cause__ is not None, "the cause names the ranks", error)
+    dist.barrier()
+
+
+def weft_uneven():
+    """all_gather and reduce_scatter take lists of different sizes"""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    gathered = [torch.zeros(n + 1) for n in range(size)]
+    dist.all_gather(gathered, torch.full((rank + 1,), float(rank)))
+    expect(all(bool((one == n).all()) for n, one in enumerate(gathered)), "all_gather", gathered)
+    mine = torch.zeros(rank + 2)
+    dist.reduce_scatter(mine, [torch.full((n + 2,), float(n)) for n in range(size)])
+    expect(bool((mine == rank * size).all()), "reduce_scatter", mine)
+
+
+def weft_types():
+    """reductions of bool, integers and complex numbers, and the operations that only some backends have"""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    flags = torch.tensor([rank == 0, False, True])
+    dist.all_reduce(flags)
+    expect(flags.tolist() == [True, False, True], "bool", flags)
+    numbers = torch.tensor([rank + 1j])
+    dist.all_reduce(numbers)
+    expect(numbers.item() == sum(range(size)) + size * 1j, "complex", numbers)
+    mean = torch.tensor([rank * 10])
+    dist.all_reduce(mean, dist.ReduceOp.AVG)
+    expect(mean.item() == sum(range(size)) * 10 // size, "integer mean", mean)
+    scaled = torch.ones(2)
+    dist.all_reduce(scaled, dist._make_nccl_premul_sum(0.5))
+    expect(scaled.tolist() == [0.5 * size] * 2, "premul_sum", scaled)
+
+
+def weft_profiler():
+    """a profiler shows the operations by name"""
+    with torch.autograd.profiler.profile(record_shapes=True) as profile:
+        dist.all_reduce(torch.ones(7))
+    found = [event for event in profile.function_events if event.name == "weft:all_reduce"]
+    expect(len(found) == 1 and found[0].input_shapes == [[7]], "profiler range", profile.function_events)
+
+
+def weft_ddp():
+    """DistributedDataParallel gives the bits that it gives over gloo, for two ranks"""
+    gloo = dist.new_group(backend="gloo")
+    losses = []
+    for group in (None, gloo):
+        torch.manual_seed(3)
+        model = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.ReLU(), torch.nn.Linear(30, 4))
+        ddp = torch.nn.parallel.DistributedDataParallel(model, process_group=group, bucket_cap_mb=0.001)
+        optimizer = torch.optim.SGD(ddp.parameters(), 0.1, momentum=0.9)
+        torch.manual_seed(dist.get_rank())
+        for _ in range(5):
+            optimizer.zero_grad()
+            ddp(torch.randn(8, 20)).square().mean().backward()
+            optimizer.step()
+        losses.append(torch.cat([one.detach().flatten() for one in model.parameters()]))
+    if dist.get_world_size() == 2:
+        expect(torch.equal(*losses), "equal bits", (losses[0] - losses[1]).abs().max())
+    expect(torch.allclose(*losses), "equal values", (losses[0] - losses[1]).abs().max())
+
+
+def weft_functional():
+    """functional collectives, which call the process group from C++"""
+    import torch.distributed._functional_collectives as functional
+    size = dist.get_world_size()
+    total = functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD)
+    expect(total.tolist() == [float(size)] * 4, "all_reduce", total)
+    gathered = functional.all_gather_tensor(torch.full((2,), float(dist.get_rank())), 0, dist.group.WORLD)
+    expect(gathered.tolist() == [float(n) for n in range(size) for _ in range(2)], "all_gather", gathered)
+    part = functional.reduce_scatter_tensor(torch.ones(size), "sum", 0, dist.group.WORLD)
+    expect(part.tolist() == [float(size)], "reduce_scatter", part)
+
+
+CASES = {name: value for name, value in list(globals().items()) if name.startswith("weft_")}
