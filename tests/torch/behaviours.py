@@ -165,4 +165,17 @@ def weft_functional():
     expect(part.tolist() == [float(size)], "reduce_scatter", part)
 
 
+def weft_split():
+    """a process group splits into groups of some of its ranks"""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for ranks in ([0], list(range(size))):
+        part = dist.group.WORLD.split_group(ranks)
+        expect((part is None) == (rank not in ranks), "membership", part)
+        if part is not None:
+            value = torch.ones(2)
+            part.allreduce([value]).wait()
+            expect(value.tolist() == [float(len(ranks))] * 2 and part.rank() == rank, "all-reduce", value)
+            part.shutdown()
+
+
 CASES = {name: value for name, value in list(globals().items()) if name.startswith("weft_")}

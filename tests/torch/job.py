@@ -12,7 +12,7 @@ RANK = Path(__file__).resolve().parent / "rank.py"
 
 
 class Job:
-    """The processes of one backend and world size. They run many tests; one that hangs or ends is replaced, and so are the others."""
+    """The processes of one backend and world size. They run many tests; all are replaced once one hangs or ends."""
 
     def __init__(self, python, backend, size, environment, timeout, log):
         self.python, self.backend, self.size = python, backend, size

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, Optional
 
 import torch
 import torch.distributed as dist
@@ -15,7 +15,7 @@ class ProcessGroupWeft(Operations, dist.ProcessGroup):
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         dist.ProcessGroup.__init__(self, rank, size)  # torch gives subclasses no constructor that takes a store
-        self._store = store
+        self._store, self._splits = store, 0
         self._open(store, rank, size, timeout)
 
     def get_group_store(self) -> Any:
@@ -35,6 +35,20 @@ class ProcessGroupWeft(Operations, dist.ProcessGroup):
     def getSize(self) -> int:  # torch's name
         """Return the number of ranks."""
         return self._weft_size
+
+    def split_group(self, new_ranks: list[int], timeout: Optional[timedelta] = None, opts: Any = None,
+                    group_name: Optional[str] = None, group_desc: Optional[str] = None,
+                    device_types: Any = None) -> Optional[ProcessGroupWeft]:
+        """Return a process group of some ranks of this one; None on other ranks. Collective over the new ranks."""
+        if self._weft_rank not in new_ranks:
+            return None
+        self._splits += 1
+        name = group_name or f"split {self._splits} {sorted(new_ranks)}"
+        part = ProcessGroupWeft(dist.PrefixStore(f"{name}/", self._store), sorted(new_ranks).index(self._weft_rank),
+                                len(new_ranks), timeout or self._timeout)
+        part._set_group_name(name)
+        part._set_group_desc(group_desc or "undefined")
+        return part
 
     def _set_default_timeout(self, timeout: timedelta) -> None:
         self._timeout = timeout

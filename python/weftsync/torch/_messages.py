@@ -165,8 +165,8 @@ class Messages:
         error = message.error
         target, size = posted.target, message.content.nbytes
         if error is None and target.nbytes != size:
-            error = RuntimeError(f"weft recv: the message of rank {message.peer} with tag {message.tag} has {size} bytes, "
-                                 f"expected {target.nbytes}: send a tensor of the same size and type")
+            error = RuntimeError(f"weft recv: the message of rank {message.peer} with tag {message.tag} has {size} "
+                                 f"bytes, expected {target.nbytes}: send a tensor of the same size and type")
         if error is None and message.content is not target:
             target.detach().view(-1).view(torch.uint8).copy_(message.content)
         posted.work._source = message.peer

@@ -104,7 +104,8 @@ class Work(dist.Work):
     def result(self) -> list[torch.Tensor]:
         """Return the output tensors of a complete operation. Raises RuntimeError before it completes."""
         if not self.is_completed():
-            raise RuntimeError("Work needs to be completed before calling result(). Should call wait() before result().")
+            raise RuntimeError("Work needs to be completed before calling result(). "
+                               "Should call wait() before result().")
         if self._error is not None:
             raise self._error
         return self._tensors
