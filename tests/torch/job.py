@@ -22,7 +22,9 @@ class Job:
     def start(self):
         """Start the processes and wait until they are ready."""
         common = {**os.environ, **self.environment, "BACKEND": self.backend, "WORLD_SIZE": str(self.size),
-                  "MASTER_ADDR": "127.0.0.1", "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+                  "MASTER_ADDR": "127.0.0.1",
+                  "INIT_METHOD": "file://",  # while the suite is imported; each test has a file of its own
+                  "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
         for rank in range(self.size):
             reader, writer = os.pipe()
             self.processes.append(subprocess.Popen(

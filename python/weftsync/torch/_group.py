@@ -16,6 +16,7 @@ class ProcessGroupWeft(Operations, dist.ProcessGroup):
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         dist.ProcessGroup.__init__(self, rank, size)  # torch gives subclasses no constructor that takes a store
         self._store, self._splits = store, 0
+        self._group_name, self._group_desc = "", "undefined"
         self._open(store, rank, size, timeout)
 
     def get_group_store(self) -> Any:
@@ -31,6 +32,25 @@ class ProcessGroupWeft(Operations, dist.ProcessGroup):
     def getRank(self) -> int:  # torch's name
         """Return this rank."""
         return self._weft_rank
+
+    def getGroupName(self) -> str:  # torch's name
+        """Return the group's name."""
+        return self._group_name
+
+    def setGroupName(self, group_name: str) -> None:  # torch's name
+        """Set the group's name."""
+        self._group_name = group_name
+
+    def getGroupDesc(self) -> str:  # torch's name
+        """Return the group's description."""
+        return self._group_desc
+
+    def setGroupDesc(self, group_desc: str) -> None:  # torch's name
+        """Set the group's description."""
+        self._group_desc = group_desc
+
+    group_name, group_desc = property(getGroupName), property(getGroupDesc)
+    _set_group_name, _set_group_desc = setGroupName, setGroupDesc
 
     def getSize(self) -> int:  # torch's name
         """Return the number of ranks."""
