@@ -40,6 +40,9 @@ class Monitor:
                           RuntimeError) from error
 
     def _collect(self, prefix: str, timeout: timedelta, wait_all_ranks: bool) -> None:
+        if timeout.total_seconds() <= 0:
+            raise refused("monitored_barrier", f"Rank 0 timed out in monitoredBarrier after {_milliseconds(timeout)} ms",
+                          RuntimeError)
         end = time.monotonic() + timeout.total_seconds()
         absent = []
         for rank in range(1, self._size):

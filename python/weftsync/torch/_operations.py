@@ -327,7 +327,7 @@ class Operations:
 
     def monitored_barrier(self, timeout: Optional[timedelta] = None, wait_all_ranks: bool = False) -> None:
         """Wait until all ranks have called, or raise an error that names the absent ranks on rank 0."""
-        self._monitor.wait(timeout or self._timeout, wait_all_ranks)
+        self._monitor.wait(self._timeout if timeout is None else timeout, wait_all_ranks)
 
     # ---- messages
 

@@ -6,6 +6,7 @@ is fulfilled; hence a new thread starts whenever all others are busy.
 """
 from __future__ import annotations
 
+import atexit
 import ctypes
 import itertools
 import os
@@ -21,6 +22,7 @@ _IDLE_SECONDS = 30.0
 _jobs: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
 _lock = threading.Lock()
 _idle = 0
+_ended = False
 _watched: dict[int, Callable[[], Any]] = {}
 _numbers = itertools.count(1)
 
@@ -28,6 +30,8 @@ _numbers = itertools.count(1)
 def submit(job: Callable[[], Any]) -> None:
     """Run job on a thread of this module. Exceptions of jobs are ignored: jobs store their own. Threads: any."""
     global _idle
+    if _ended:
+        return
     with _lock:
         start = _idle == 0
         if not start:
@@ -75,6 +79,13 @@ def watch(handle: ctypes.c_void_p, job: Callable[[], Any]) -> None:
     except BaseException:
         _watched.pop(number, None)
         raise
+
+
+@atexit.register
+def _end() -> None:
+    """Start no threads while the interpreter exits, which destroys the communicators and fails their operations."""
+    global _ended
+    _ended = True
 
 
 def _forget() -> None:
