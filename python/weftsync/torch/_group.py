@@ -59,10 +59,10 @@ class ProcessGroupWeft(Operations, dist.ProcessGroup):
     def split_group(self, new_ranks: list[int], timeout: Optional[timedelta] = None, opts: Any = None,
                     group_name: Optional[str] = None, group_desc: Optional[str] = None,
                     device_types: Any = None) -> Optional[ProcessGroupWeft]:
-        """Return a process group of some ranks of this one; None on other ranks. Collective over the new ranks."""
+        """Return a process group of some ranks of this one; None on other ranks. All ranks call."""
+        self._splits += 1
         if self._weft_rank not in new_ranks:
             return None
-        self._splits += 1
         name = group_name or f"split {self._splits} {sorted(new_ranks)}"
         part = ProcessGroupWeft(dist.PrefixStore(f"{name}/", self._store), sorted(new_ranks).index(self._weft_rank),
                                 len(new_ranks), timeout or self._timeout)

@@ -58,4 +58,5 @@ class SparseSum:
             given = values.reshape(count, -1).ne(0).any(1)
             indices, values = indices[:, given], values[given]
         made = torch.sparse_coo_tensor(indices, values, self._tensor.shape, is_coalesced=True)
-        self._tensor.detach().copy_(made)
+        with torch.no_grad():  # detach() of a sparse tensor would give an object with indices of its own
+            self._tensor.copy_(made)
