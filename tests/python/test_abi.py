@@ -126,7 +126,7 @@ def test_records():
 def test_old_python():
     """the package has only syntax of Python 3.9"""
     import ast
-    for path in (ROOT / "python/weftsync").glob("*.py"):
+    for path in (ROOT / "python/weftsync").rglob("*.py"):
         ast.parse(path.read_text(), str(path), feature_version=(3, 9))
 
 

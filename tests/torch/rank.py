@@ -113,7 +113,7 @@ class Rank:
         self.module.Barrier.barrier_id = 0
         case = self.case("test_get_rank" if test in self.own else test)
         case.rank, case.file_name = self.rank, f"{folder}/store"
-        if getattr(getattr(case, test, None), "__unittest_skip__", False):  # set by a decorator; unittest's runner reads it
+        if getattr(getattr(case, test, None), "__unittest_skip__", False):  # decorators leave this to unittest's runner
             return "skip", str(getattr(case, test).__unittest_skip_why__)
         if self.guard is not None:
             function = inspect.unwrap(self.own.get(test) or getattr(self.case, test))

@@ -41,8 +41,8 @@ class Monitor:
 
     def _collect(self, prefix: str, timeout: timedelta, wait_all_ranks: bool) -> None:
         if timeout.total_seconds() <= 0:
-            raise refused("monitored_barrier", f"Rank 0 timed out in monitoredBarrier after {_milliseconds(timeout)} ms",
-                          RuntimeError)
+            raise refused("monitored_barrier", "Rank 0 timed out in monitoredBarrier after "
+                          f"{_milliseconds(timeout)} ms", RuntimeError)
         end = time.monotonic() + timeout.total_seconds()
         absent = []
         for rank in range(1, self._size):
