@@ -47,9 +47,8 @@ std::string proposal_difference(int rank, ByteView mine, int other_rank, ByteVie
   std::string text = manifest_difference(rank, a.manifest, other_rank, b.manifest);
   if (!text.empty()) return text;
   if (a.in_place != b.in_place) {
-    const auto is = [](const Proposal& p) { return p.in_place ? "" : "not "; };
-    return cat("weft_reducer_options.mode is ", is(a), "WEFT_GRADIENT_IN_PLACE on rank ", rank, " and ",
-               is(b), "on rank ", other_rank, ": use it on all ranks or on none");
+    return cat("weft_reducer_options.mode is WEFT_GRADIENT_IN_PLACE on rank ", a.in_place ? rank : other_rank,
+               " and not on rank ", a.in_place ? other_rank : rank, ": use it on all ranks or on none");
   }
   if (a.limits != b.limits) {
     return cat("bucket limits are [", list_text(a.limits), "] on rank ", rank, " and [", list_text(b.limits),
