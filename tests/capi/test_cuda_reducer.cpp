@@ -222,8 +222,8 @@ TEST_CASE("a gradient that is not on the declared device is refused by the param
     };
     const weft_stream* const on = twins.stream(0).view();
     refused(0, memory.data(), on, "is in host memory, or freed, but weft_param declares CUDA device 0");
-    refused(0, freed, on, "is host memory, or freed");
-    refused(0, second.get(), on, "is memory of another device");
+    refused(0, freed, on, "is in host memory, or freed");
+    refused(0, second.get(), on, "is in the memory of another device");
     refused(0, first.get() + 32, on, "ends in host memory");
     refused(0, reinterpret_cast<char*>(first.get()) + 1, on, "not aligned");
     refused(0, first.get(), nullptr, "pass the weft_stream");

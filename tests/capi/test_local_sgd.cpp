@@ -186,7 +186,7 @@ TEST_CASE("an invalid communicator for a hook is refused with the reason") {
   run(2, &report, [&](Rank& r) {
     const Trained none = train(r.context, r.comm, nullptr, "post_local_sgd", "", 1, r.rank);
     report.expect(none.created == WEFT_ERR_ARG &&
-                      has(none.error.c_str(), "give one (weft_hook_params.comm), or local=none"),
+                      has(none.error.c_str(), "set weft_hook_params.comm, or use local=none"),
                   none.error);
     // Only one rank passes a communicator for the hook.
     const Trained differ =

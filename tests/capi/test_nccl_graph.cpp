@@ -398,7 +398,7 @@ TEST_CASE("calls that a captured step does not allow are refused by name, and la
     notes.expect(weft_reducer_begin(reducer, &begin) == WEFT_OK, trained.error());
     refused(weft_reducer_begin(reducer, &begin), WEFT_ERR_STATE, "begin inside a captured step");
     refused(weft_reducer_ready(reducer, 0, trained.gradient(0), trained.main().view()), WEFT_ERR_STATE,
-            "the stream is not being captured");
+            "but this stream is not: begin the capture first");
     refused(weft_reducer_ready(reducer, 0, trained.gradient(0), nullptr), WEFT_ERR_ARG,
             "pass the weft_stream");
     const uint64_t first = 0;

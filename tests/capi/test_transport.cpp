@@ -297,7 +297,8 @@ TEST_CASE("a transport's table is checked when it is added") {
   CHECK(refused([](weft_transport& t) { t.close_peer = nullptr; }).find("close_peer") != std::string::npos);
   CHECK(refused([](weft_transport& t) { t.name = "Capital"; }).find("Capital") != std::string::npos);
   CHECK(refused([](weft_transport& t) { t.name = ""; }).find("1 to 27") != std::string::npos);
-  CHECK(refused([](weft_transport& t) { t.name = "shm"; }).find("already") != std::string::npos);
+  CHECK(refused([](weft_transport& t) { t.name = "shm"; }).find("the name of an existing backend") !=
+        std::string::npos);
   CHECK(refused([](weft_transport& t) { t.flags = 1; }).find("unknown flags") != std::string::npos);
   CHECK(refused([](weft_transport& t) { t.struct_size = 3; }) != "");
   CHECK(weft_context_add_transport(context, nullptr, nullptr) == WEFT_ERR_ARG);

@@ -218,7 +218,7 @@ TEST_CASE(
         "it was saved by 3 ranks, and 2 ranks use it: the error memory of the other ranks is lost"));
     const bool by_bucket = std::string(name.first) == "batched_powersgd";
     CHECK(lines.have("'q' of 'bucket ") == by_bucket);
-    CHECK(lines.have(" is of no parameter or bucket here") == by_bucket);
+    CHECK(lines.have(" belongs to no parameter or bucket of this reducer") == by_bucket);
   }
 }
 
