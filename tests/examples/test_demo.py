@@ -174,7 +174,7 @@ HOOKS = {  # options, the least ratio, the least accuracy after a short run
 def test_hooks():
     """every hook trains, keeps replicas identical, and reports its compression ratio"""
     unknown = demo(2, "--hook", "nothing", images=1000)[2].stderr
-    every = set(re.search(r"there are (.+)", unknown).group(1).rstrip(".").split(", "))
+    every = set(re.search(r"known: (.+)", unknown).group(1).rstrip(".").split(", "))
     expect_equal(every - {"noop"}, set(HOOKS), "a run for every name", unknown)
     for name, (options, least_ratio, least_accuracy) in HOOKS.items():
         code, fields, result = demo(2, "--no-check", "--hook", f"{name} {options}".strip())

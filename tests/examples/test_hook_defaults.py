@@ -24,7 +24,7 @@ HOOKS = {"fp16": (2, 2), "bf16": (2, 2), "int8": (2, 3.93), "fp8": (2, 3.93), "q
 def test_every_hook():
     """this file lists every hook that compresses"""
     unknown = cases.run([WEFT, "run", "-n", 1, "--", EXAMPLES / "train_fashion", "--hook", "nothing"]).stderr
-    every = set(re.search(r"there are (.+)", unknown).group(1).rstrip(".").split(", "))
+    every = set(re.search(r"known: (.+)", unknown).group(1).rstrip(".").split(", "))
     expect_equal(every - {"noop", "allreduce"}, set(HOOKS), unknown)
 
 
