@@ -262,7 +262,8 @@ int train(const std::string& folder) {
     if (rank == 0) {
       const std::chrono::duration<double, std::micro> spent = std::chrono::steady_clock::now() - began;
       std::printf("epoch %u: loss %.4f, %.1f %% of rank 0's images, %.0f us a step\n", epoch + 1,
-                  loss / static_cast<float>(steps), 100.0 * correct / (steps * kBatch), spent.count() / steps);
+                  loss / static_cast<float>(steps), 100.0 * correct / (steps * kBatch),
+                  spent.count() / steps);
       std::fflush(stdout);
     }
   }

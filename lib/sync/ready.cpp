@@ -182,7 +182,7 @@ Status Reducer::check_gradient(uint64_t param, const void* gradient, const weft_
     return Status::error(Code::kArg,
                          cat(name, "the gradient is NULL: pass its address, or set weft_param.gradient"));
   return Status::error(Code::kArg, cat(name, "the gradient at ", gradient, " is not aligned to its ",
-                                       state_->buckets->place(param).gradient_bytes, "-byte elements"));
+                                       int{state_->buckets->place(param).gradient_bytes}, "-byte elements"));
 }
 
 }  // namespace weft

@@ -112,7 +112,7 @@ Status Reducer::find_gradient(uint64_t param, void** gradient) const {
   }
   if (reinterpret_cast<uintptr_t>(*gradient) % place.gradient_bytes != 0) {
     return Status::error(Code::kArg, cat("the gradient at ", *gradient, " is not aligned to its ",
-                                         place.gradient_bytes, "-byte elements"));
+                                         int{place.gradient_bytes}, "-byte elements"));
   }
   return check_gradient_memory(param, *gradient);
 }

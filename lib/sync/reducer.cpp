@@ -80,7 +80,7 @@ Status Reducer::check_destinations(void* const* gradients) const {
     return Status::error(
         Code::kArg, cat("weft_begin_options.gradients[", i, "] ('", state_->manifest.params[i].name, "') is ",
                         gradients[i], ", which is not aligned to its ",
-                        state_->buckets->place(i).gradient_bytes, "-byte elements"));
+                        int{state_->buckets->place(i).gradient_bytes}, "-byte elements"));
   }
   return {};
 }

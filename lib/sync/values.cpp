@@ -358,11 +358,11 @@ Status Reducer::name_difference(const std::vector<uint32_t>& params, const std::
     WEFT_TRY(s.comm->run(s.lane, gather(&row, &rows), deadline));
     for (const int r : stale) rows[static_cast<size_t>(r)] = rows[fresh];
     if (search.descend(rows)) continue;
-    const Status unnamed = Status::error(
-        Code::kMismatch,
-        "the digest of all values differs between ranks, but that of no single parameter does: values "
-        "changed during the comparison, or this is a bug of Weft to report",
-        Evidence::kDescriptor);
+    const Status unnamed =
+        Status::error(Code::kMismatch,
+                      "values differ between ranks as a whole, but those of no single parameter do: values "
+                      "changed during the comparison, or this is a bug of Weft to report",
+                      Evidence::kDescriptor);
     s.comm->agreed_error(unnamed);
     return unnamed;
   }
