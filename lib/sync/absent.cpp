@@ -11,7 +11,8 @@
 namespace weft {
 
 Status Reducer::absent(const uint64_t* params, uint64_t count) {
-  if (params == nullptr && count > 0) return note(Status::error(Code::kArg, "params is NULL"));
+  if (params == nullptr && count > 0)
+    return note(Status::error(Code::kArg, cat("weft_reducer_absent: params is NULL, but count is ", count)));
   ReducerState& s = *state_;
   for (uint64_t i = 0; i < count; i++) {
     const uint64_t param = params[i];
@@ -34,23 +35,28 @@ Status Reducer::absent_refused(uint64_t param, StepWord step) const {
   const std::string name = cat("parameter ", param, " ('", state_->manifest.params[param].name, "')");
   if (capturing())
     return Status::error(Code::kUnsupported,
-                         cat(name, " is absent from a captured step: it has every gradient"));
+                         cat(name,
+                             " cannot be absent from a captured step (WEFT_BEGIN_CAPTURE): every parameter "
+                             "needs a gradient there"));
   if (!step.open())
-    return Status::error(Code::kState, cat(name, " is absent, but from no step: begin first"));
+    return Status::error(Code::kState,
+                         cat(name, " cannot be absent: no step is open. Call weft_reducer_begin first"));
   if (state_->comm->failed() && !state_->retain) return state_->comm->failure();
   if (!step.local() && !state_->mapped && !start_.fixed) {
     return Status::error(
-        Code::kState, cat(name,
-                          " is absent: create the reducer with WEFT_REDUCER_ABSENT, or begin the step with "
-                          "WEFT_BEGIN_FIXED if the same parameters are absent on all ranks"));
+        Code::kState,
+        cat(name,
+            " cannot be absent: create the reducer with WEFT_REDUCER_ABSENT, or begin the step with "
+            "WEFT_BEGIN_FIXED if the same parameters are absent on all ranks"));
   }
   const bool twice = state_->presence->absent(param, step.stamp());
   if (!twice && used(param, step.stamp()) && !state_->readiness->claimed(param, step.stamp())) {
-    return Status::error(
-        Code::kState, cat(name, " is ready already, though not for the last time", uses_text(param, step)));
+    return Status::error(Code::kState, cat(name, " cannot be absent: it is in use in this step already",
+                                           uses_text(param, step)));
   }
   return Status::error(Code::kState,
-                       cat(name, twice ? " is absent already" : " is ready already: it has a gradient"));
+                       cat(name, twice ? " is absent already in this step"
+                                       : " is ready already in this step, so it cannot be absent"));
 }
 
 // Excludes a claimed parameter. True: it is absent and contributes zeros. False: it contributes what local
@@ -102,9 +108,12 @@ Status Reducer::not_reduced() {
   next_window();                                    // drops what was accumulated for the step
   failed_attempts_++;
   note_opening(true, false);
-  return note(Status::error(Code::kState, cat(step_text(), " was not reduced: ranks [",
-                                              list_text(opening.joined), "] have no more data"))
-                  .with_ranks(opening.joined));
+  return note(
+      Status::error(
+          Code::kState,
+          cat(step_text(), " was not reduced: ranks [", list_text(opening.joined),
+              "] have no more data, and WEFT_REDUCER_STOP_WHEN_EXHAUSTED is set: end the epoch on all ranks"))
+          .with_ranks(opening.joined));
 }
 
 // Drops the accumulated gradients after all ranks have joined: no sum is left to add them to. The next step
@@ -112,9 +121,9 @@ Status Reducer::not_reduced() {
 void Reducer::drop_window() {
   const ReducerState& s = *state_;
   if (start_.record.has(OpeningRecord::kData)) {
-    s.comm->context().log().warn(cat("rank ", s.comm->rank(), ": all ranks have joined; what ",
-                                     start_.local_steps,
-                                     " local steps have accumulated since the last step is dropped"));
+    s.comm->context().log().warn(cat("rank ", s.comm->rank(), ": gradients of ", start_.local_steps,
+                                     " local steps are dropped: all ranks have joined, and no synchronised "
+                                     "step follows that would reduce them"));
   }
   next_window();
 }
@@ -168,7 +177,8 @@ Status Reducer::join(const weft_join_options& options, weft_join_result* result)
     const ReducerState& s = *state_;  // a re-plan replaces it
     if (s.comm->failed()) return note(s.comm->failure());
     if (s.readiness->step().open()) {
-      return note(Status::error(Code::kState, cat("join inside ", step_text(), ": finish it first")));
+      return note(
+          Status::error(Code::kState, cat("weft_reducer_join inside ", step_text(), ": finish it first")));
     }
     WEFT_TRY(note(end_owed_gather()));
     StepStart start;
@@ -209,12 +219,16 @@ Status Reducer::result(uint64_t param, void* gradient) {
   const std::string name = cat("parameter ", param, " ('", s.manifest.params[param].name, "'): ");
   const Buckets::Place& place = s.buckets->place(param);
   if (place.sparse)
-    return note(Status::error(Code::kArg, name + "its gradient is sparse: weft_reducer_sparse_result"));
+    return note(Status::error(
+        Code::kArg,
+        name + "its gradient is sparse: call weft_reducer_sparse_result instead of weft_reducer_result"));
   if (gradient == nullptr && place.count > 0) {
-    return note(Status::error(Code::kArg, cat(name, "the gradient is NULL")));
+    return note(Status::error(Code::kArg, cat(name, "the gradient given to weft_reducer_result is NULL")));
   }
   if (reinterpret_cast<uintptr_t>(gradient) % place.gradient_bytes != 0) {
-    return note(Status::error(Code::kArg, cat(name, "the gradient is not aligned to its elements")));
+    return note(Status::error(
+        Code::kArg, cat(name, "the gradient given to weft_reducer_result is not aligned to its elements of ",
+                        int{place.gradient_bytes}, " bytes")));
   }
   WEFT_TRY(note(check_result(param)));
   if (place.on_device) return note(result_on_device(param, gradient).with_prefix(name));
@@ -237,12 +251,14 @@ Status Reducer::check_result(uint64_t param) const {
     return Status::error(Code::kState,
                          cat("parameter ", param, " ('", s.manifest.params[param].name, "'): ", why));
   };
-  if (!reduced_) return refuse("the last step has no results, or a further one has begun");
+  if (!reduced_)
+    return refuse("there is no result: the last step was not reduced, or the next one has begun");
   if (s.presence->absent(param, synchronised_) && step_->absent_everywhere(static_cast<uint32_t>(param))) {
-    return refuse("it was absent on every rank: there is no result");
+    return refuse("it was absent on every rank in the last step, so it has no result");
   }
   const bool aside = s.copy || s.buckets->place(param).sparse;  // results are not where the gradients are
-  if (aside && s.norms && s.norms->ruling.skipped) return refuse("the last step was skipped");
+  if (aside && s.norms && s.norms->ruling.skipped)
+    return refuse("the last step was skipped, so it has no results (weft_norms.skipped is 1)");
   return {};
 }
 

@@ -21,7 +21,8 @@ Digest digest(ByteView content) {
 Vote read(ByteView bytes) {
   Vote vote;
   if (decode(bytes, &vote)) return vote;
-  return {Code::kMismatch, "it sent an unreadable vote", {}};
+  return {
+      Code::kMismatch, "its vote cannot be decoded; check that all ranks run the same version of Weft", {}};
 }
 
 Status refusal(int rank, const char* doing, const Vote& vote) {
@@ -72,7 +73,9 @@ Status agree_on(const Agreement& agreement, const Status& local, ByteView conten
   const std::string text = difference(differs, all[static_cast<size_t>(differs)], 0, all[0]);
   const Status mismatch =
       Status::error(Code::kMismatch,
-                    text.empty() ? cat("ranks ", differs, " and 0 want different reducers") : text,
+                    text.empty() ? cat("cannot ", agreement.doing, ": ranks ", differs,
+                                       " and 0 passed different arguments; pass the same on all ranks")
+                                 : text,
                     Evidence::kDescriptor)
           .with_ranks({differs});
   comm.agreed_error(mismatch);

@@ -23,14 +23,23 @@ Status check(const weft_averager_options& options, const Manifest& manifest,
         Code::kArg, cat("parameter ", i, " ('", param.name, "'): its value (weft_param.parameter) is NULL"));
   }
   WEFT_TRY(check_timeout("weft_averager_options.timeout_ms", options.timeout_ms));
-  if (levels.empty()) return Status::error(Code::kArg, "an averager needs at least one level");
+  if (levels.empty())
+    return Status::error(Code::kArg,
+                         "weft_averager_options.level_count is 0: an averager needs at least one level");
   for (size_t i = 0; i < levels.size(); i++) {
-    if (levels[i].period == 0) return Status::error(Code::kArg, cat("the period of level ", i, " is 0"));
+    if (levels[i].period == 0)
+      return Status::error(Code::kArg, cat("the period of level ", i,
+                                           " is 0: allowed are 1 or more steps (weft_average_level.period)"));
     if (i > 0 && levels[i].period <= levels[i - 1].period) {
-      return Status::error(Code::kArg, cat("the periods of levels ", i - 1, " and ", i, " do not ascend"));
+      return Status::error(
+          Code::kArg, cat("the periods of levels ", i - 1, " and ", i, " are ", levels[i - 1].period, " and ",
+                          levels[i].period,
+                          ", which do not ascend: list levels from the shortest period to the longest"));
     }
     if (&levels[i].comm->context() != &comm.context()) {
-      return Status::error(Code::kArg, cat("the communicator of level ", i, " belongs to another context"));
+      return Status::error(Code::kArg, cat("the communicator of level ", i,
+                                           " (weft_average_level.comm) belongs to another context than the "
+                                           "communicator of the averager: create both in one context"));
     }
   }
   return {};
@@ -38,19 +47,24 @@ Status check(const weft_averager_options& options, const Manifest& manifest,
 
 std::string difference(int rank, ByteView mine, int other_rank, ByteView theirs) {
   ByteReader a(mine), b(theirs);
-  const auto both = cat(" on ranks ", rank, " and ", other_rank);
-  if (a.get<uint64_t>() != b.get<uint64_t>()) return cat("warmup differs", both);
-  if (a.get<uint64_t>() != b.get<uint64_t>()) return cat("first_step differs", both);
-  if (a.get<uint64_t>() != b.get<uint64_t>()) return cat("chunk_bytes differs", both);
-  const auto levels = a.get<uint32_t>();
-  if (levels != b.get<uint32_t>()) return cat("the number of levels differs", both);
+  const auto differs = [&](const std::string& what, uint64_t here, uint64_t there) {
+    return cat(what, " is ", here, " on rank ", rank, " and ", there, " on rank ", other_rank);
+  };
+  for (const char* const field : {"warmup", "first_step", "chunk_bytes"}) {
+    const auto here = a.get<uint64_t>(), there = b.get<uint64_t>();
+    if (here != there) return differs(cat("weft_averager_options.", field), here, there);
+  }
+  const auto levels = a.get<uint32_t>(), other_levels = b.get<uint32_t>();
+  if (levels != other_levels) return differs("weft_averager_options.level_count", levels, other_levels);
   for (uint32_t i = 0; i < levels && a.ok() && b.ok(); i++) {
-    if (a.get<uint64_t>() != b.get<uint64_t>()) return cat("the period of level ", i, " differs", both);
+    const auto here = a.get<uint64_t>(), there = b.get<uint64_t>();
+    if (here != there) return differs(cat("the period of level ", i), here, there);
   }
   Manifest m, n;
   const Status read = Manifest::read(a.get_bytes(UINT32_MAX), &m);
   const Status read_too = Manifest::read(b.get_bytes(UINT32_MAX), &n);
-  if (!read.ok() || !read_too.ok()) return cat("the list of parameters is not readable", both);
+  if (!read.ok()) return cat("rank ", rank, ": ", read.text());
+  if (!read_too.ok()) return cat("rank ", other_rank, ": ", read_too.text());
   return manifest_difference(rank, m, other_rank, n);
 }
 
@@ -148,7 +162,7 @@ Status Averager::average(Comm& comm) {
     args.dst =
         chunk.in_place ? static_cast<std::byte*>(manifest_.parameter(order_[chunk.first])) : buffer_.data();
     args.src = args.dst;
-    WEFT_TRY(comm.run(args, deadline).with_prefix(cat("averaging, step ", steps_, ": ")));
+    WEFT_TRY(comm.run(args, deadline).with_prefix(cat("averaging the parameters in step ", steps_, ": ")));
     if (!chunk.in_place) scatter(chunk);
   }
   return {};

@@ -124,7 +124,7 @@ Status Buckets::make(const Manifest& manifest, const Plan& plan, Hold hold, std:
     WEFT_TRY(take(std::move(arena), sizes.buckets, Arena::kAlignment, "memory of the buckets",
                   made->slab_.get(), &made->buffers_));
   }
-  WEFT_TRY(made->slab_->pin(reach).with_prefix("memory of the buckets: "));
+  WEFT_TRY(made->slab_->pin(reach).with_prefix("pinning the memory of the buckets: "));
   if (retain) {
     made->retained_slab_ = std::make_shared<Slab>();
     WEFT_TRY(take(std::make_shared<HeapArena>(allocator), sizes.held, kScratchAlignment,
@@ -185,7 +185,7 @@ Status HookScratch::make(const Schedule& schedule, std::shared_ptr<Arena> arena,
   WEFT_TRY(
       take(std::move(arena), sizes, kScratchAlignment, "scratch of the hook", &made->slab_, &made->parts_));
   // A hook's result may be in its scratch.
-  WEFT_TRY(made->slab_.pin(reach).with_prefix("scratch of the hook: "));
+  WEFT_TRY(made->slab_.pin(reach).with_prefix("pinning the scratch of the hook: "));
   for (size_t b = 0; guarded && b < sizes.size(); b++) {
     const uint64_t used = schedule.buckets[b].scratch_bytes;
     made->guards_.emplace_back(made->parts_[b] + used, sizes[b] - used);

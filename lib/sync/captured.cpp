@@ -10,19 +10,21 @@ namespace weft {
 Status Reducer::begin_captured(const weft_begin_options& options) {
   ReducerState& s = *state_;
   if (!s.captures)
-    return Status::error(Code::kState, "a captured step: create the reducer with WEFT_REDUCER_GRAPH");
+    return Status::error(Code::kState,
+                         "WEFT_BEGIN_CAPTURE needs a reducer that was created with WEFT_REDUCER_GRAPH");
   if (options.flags != WEFT_BEGIN_CAPTURE) {
-    return Status::error(Code::kArg, "WEFT_BEGIN_CAPTURE excludes the other flags");
+    return Status::error(Code::kArg, "weft_begin_options.flags: WEFT_BEGIN_CAPTURE excludes all other flags");
   }
   if (options.gradients != nullptr) {
     return Status::error(Code::kArg,
-                         "gradients are those of absent parameters, and a captured step has none");
+                         "weft_begin_options.gradients is set, but it is for absent parameters, and a "
+                         "captured step has none: pass NULL");
   }
   if (s.presence->local_steps() != 0) {
     return Status::error(
         Code::kState,
-        "local steps have added up gradients, which a captured step does not take along: make "
-        "a synchronised one first");
+        "local steps have added up gradients, which a captured step does not include: make a synchronised "
+        "step first");
   }
   return s.captures->begin(std::max<uint32_t>(options.micro_batches, 1), timeout_ms_);
 }
@@ -44,20 +46,21 @@ Status Reducer::finish_captured(const weft_finish_options& options, const Status
   std::vector<DeviceStream> streams;
   Status wrong = s.comm->failed() ? s.comm->failure() : given;
   if (wrong.ok() && (options.flags != 0 || options.clip_norm != 0)) {
-    wrong = Status::error(Code::kArg, "it has neither flags nor clip_norm");
+    wrong = Status::error(Code::kArg, "weft_finish_options.flags and clip_norm must be 0 in a captured step");
   }
   if (wrong.ok() && on_host(options.stream)) {
     wrong = Status::error(Code::kArg,
-                          "the host has nothing to wait for: name streams that are being captured "
-                          "(weft_finish_options.stream)");
+                          "weft_finish_options.stream must name CUDA streams that are being captured; it is "
+                          "NULL or a host stream");
   }
   const uint64_t count = wrong.ok() ? std::max<uint64_t>(options.stream_count, 1) : 0;
   for (uint64_t i = 0; i < count; i++) {
     const weft_stream& stream = options.stream[i];
     streams.push_back(stream.handle);
     if (stream.device == s.captures->device()) continue;
-    wrong = Status::error(Code::kArg, cat("stream ", i, " is of CUDA device ", stream.device,
-                                          ", and the gradients are on device ", s.captures->device()));
+    wrong =
+        Status::error(Code::kArg, cat("weft_finish_options.stream[", i, "] is on CUDA device ", stream.device,
+                                      ", but the gradients are on device ", s.captures->device()));
   }
   return note(s.captures->finish(streams, wrong));
 }
@@ -65,7 +68,8 @@ Status Reducer::finish_captured(const weft_finish_options& options, const Status
 // Rejects calls that are only valid between steps.
 Status Reducer::outside_capture(const char* what) const {
   if (!capturing()) return {};
-  return Status::error(Code::kState, cat(what, " inside a captured step: finish it first"));
+  return Status::error(Code::kState,
+                       cat("weft_reducer_", what, " inside a captured step: call weft_reducer_finish first"));
 }
 
 }  // namespace weft

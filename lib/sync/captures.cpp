@@ -49,9 +49,12 @@ Status unsupported(const std::string& what) {
 Status Captures::check(uint64_t flags, uint32_t check_interval) {
   if ((flags & WEFT_REDUCER_GRAPH) == 0) return {};
   for (const NamedFlag& excluded : kExcluded) {
-    if ((flags & excluded.flag) != 0) return unsupported(cat("not with ", excluded.name));
+    if ((flags & excluded.flag) != 0)
+      return unsupported(cat("it excludes ", excluded.name, "; remove one of the two flags"));
   }
-  return check_interval == 0 ? Status() : unsupported("not with check_interval");
+  return check_interval == 0
+             ? Status()
+             : unsupported(cat("weft_reducer_options.check_interval is ", check_interval, ", but must be 0"));
 }
 
 Status Captures::make(const Agreement& agreement, ReducerState* state, std::unique_ptr<Captures>* out) {
@@ -68,7 +71,8 @@ Status Captures::make(const Agreement& agreement, ReducerState* state, std::uniq
   // A rank that cannot connect reports that before the others wait for it.
   local = made->lane_->connect(all[0]);
   WEFT_TRY(agree_on(again, local, {}, no_difference));
-  local = made->await([&](bool* done) { return made->lane_->connected(done); }, again.deadline);
+  local = made->await(
+      "connecting the ranks", [&](bool* done) { return made->lane_->connected(done); }, again.deadline);
   if (local.ok()) local = made->make_memory();
   WEFT_TRY(agree_on(again, local, {}, no_difference));
   local = made->warm_up(again.deadline);
@@ -83,9 +87,9 @@ Status Captures::prepare() {
   const Manifest& manifest = s_.manifest;
   if (!s_.hook->copies_suffice() || s_.hook->comm() != nullptr) {
     return unsupported(
-        cat("hook '", s_.hook->name(),
-            "' cannot be captured: it computes on the host; the default hook does not, nor do fp16 and "
-            "bf16 around it with order=scale_first"));
+        cat("hook '", s_.hook->name(), "' cannot be captured: ",
+            s_.hook->comm() != nullptr ? "it has a communicator of its own" : "it computes on the host",
+            ". Use the default hook, or fp16 or bf16 around it with order=scale_first"));
   }
   bool any = false;
   for (size_t i = 0; i < manifest.params.size(); i++) {
@@ -93,15 +97,17 @@ Status Captures::prepare() {
     if (!param.reduced()) continue;
     const char* const why = param.sparse()       ? "is sparse"
                             : !param.on_device() ? "is in host memory"
-                            : param.device != 0  ? "is on another device than the first one's"
-                                                 : nullptr;
+                            : param.device != 0 ? "is on another CUDA device than that of the first parameter"
+                                                : nullptr;
     if (why != nullptr)
       return unsupported(cat("the gradient of parameter ", i, " ('", param.name, "') ", why,
-                             "; all of them must be dense ones on one CUDA device"));
+                             "; all gradients must be dense and on one CUDA device"));
     any = true;
   }
-  if (!any) return unsupported("no parameter has a gradient");
-  if (!manifest.uses.empty()) return unsupported("every parameter is used once (weft_param.uses)");
+  if (!any) return unsupported("no parameter of the list has a gradient");
+  if (!manifest.uses.empty())
+    return unsupported(
+        "a parameter has weft_param.uses above 1, but a captured step uses every parameter once");
   device_ = manifest.devices.front();
   Collectives& collectives = s_.comm->collectives();
   WEFT_TRY(collectives.open_graph_lane(device_, &lane_).with_prefix("WEFT_REDUCER_GRAPH: "));
@@ -110,11 +116,12 @@ Status Captures::prepare() {
     if (s_.hook->narrows() && rounds(planned.gradients, planned.dtype)) {
       return unsupported(cat(s_.plan.text(manifest, slot.bucket),
                              ": reduce_dtype rounds its gradients before the hook '", s_.hook->name(),
-                             "' rounds them again; on a device they are rounded once"));
+                             "' rounds them again, but a captured step rounds once: set "
+                             "weft_reducer_options.reduce_dtype to 0"));
     }
     if (!collectives.takes(device_, slot.args)) {
       return unsupported(cat(s_.plan.text(manifest, slot.bucket), ": backend '", collectives.name(),
-                             "' does not add up ", name(slot.args.dtype), " on a device"));
+                             "' cannot sum ", name(slot.args.dtype), " values on a CUDA device"));
     }
   }
   return {};
@@ -126,7 +133,8 @@ Deadline Captures::most_of(Deadline deadline) const {
   return Deadline::at(now + (std::max(deadline.ns(), now) - now) / 4 * 3);
 }
 
-Status Captures::await(const std::function<Status(bool* done)>& ask, Deadline deadline) const {
+Status Captures::await(const char* what, const std::function<Status(bool* done)>& ask,
+                       Deadline deadline) const {
   Status status;
   bool done = false;
   const auto over = [&] {
@@ -134,8 +142,10 @@ Status Captures::await(const std::function<Status(bool* done)>& ask, Deadline de
     return done || !status.ok();
   };
   if (s_.comm->context().engine().wait(over, most_of(deadline))) return status;
-  return Status::error(Code::kTimeout, "the communicator for graphs was not made in time",
-                       Evidence::kDeadline);
+  return Status::error(
+      Code::kTimeout,
+      cat("WEFT_REDUCER_GRAPH: ", what, " did not complete in three quarters of the time limit of the call"),
+      Evidence::kDeadline);
 }
 
 // Runs all collectives once without capturing: the first run connects ranks and allocates memory.
@@ -149,7 +159,9 @@ Status Captures::warm_up(Deadline deadline) {
     WEFT_TRY(lane_->put(args, nullptr, most_of(deadline)));
   }
   WEFT_TRY(accelerator.record(device_, event_, lane_->stream()));
-  return await([&](bool* done) { return accelerator.query(device_, event_, done); }, deadline);
+  return await(
+      "the first run of the collectives",
+      [&](bool* done) { return accelerator.query(device_, event_, done); }, deadline);
 }
 
 Status Captures::make_memory() {
@@ -162,7 +174,7 @@ Status Captures::make_memory() {
     bytes += round_up(std::max<uint64_t>(travel, 1), kAlignment);
   }
   std::byte* memory = nullptr;
-  WEFT_TRY(lane_->allocate(bytes, &memory).with_prefix("buckets of captured steps: "));
+  WEFT_TRY(lane_->allocate(bytes, &memory).with_prefix("memory for the buckets of captured steps: "));
   for (const uint64_t offset : offsets) places_.push_back(memory + offset);
   std::byte* words = nullptr;
   WEFT_TRY(accelerator.allocate_pinned(device_, sizeof(Words), &words));
@@ -184,8 +196,8 @@ Captures::~Captures() {
   };
   bool quiet = idle(Deadline::after(clock, kEndMs, 0));
   if (!quiet) {
-    lane_->give_up(
-        Status::error(Code::kCancelled, "the reducer was destroyed in a launch of its captured step"));
+    lane_->give_up(Status::error(
+        Code::kCancelled, "the reducer was destroyed while a launch of its captured step was still running"));
     quiet = idle(Deadline::after(clock, kEndMs, 0));
   }
   if (!quiet) return;  // leaks the memory, because the device may still access it
@@ -257,7 +269,7 @@ Status Captures::make_table() {
 
 Status Captures::ready(uint64_t param, std::byte* gradient, DeviceStream stream) {
   const std::lock_guard lock(mutex_);
-  if (!open()) return Status::error(Code::kState, "the captured step is over");
+  if (!open()) return Status::error(Code::kState, "the captured step has been finished already");
   WEFT_TRY(failure_);
   if (ready_[param]) return Status::error(Code::kState, "it became ready twice in one captured step");
   ready_[param] = true;
@@ -346,7 +358,7 @@ Status Captures::finish(const std::vector<DeviceStream>& streams, const Status& 
   if (status.ok()) status = join(streams);
   open_.store(false, std::memory_order_release);
   if (status.ok()) captures_.fetch_add(1, std::memory_order_relaxed);
-  return status.with_prefix("the captured step is given up, end the capture: ");
+  return status.with_prefix("the captured step failed, end the stream capture: ");
 }
 
 Status Captures::missing() const {
@@ -404,7 +416,8 @@ void Captures::look() {
     deadline_ = comm.op_deadline(timeout_ms_);
   } else if (deadline_.expired(comm.context().clock())) {
     fail(Status::error(Code::kTimeout,
-                       "it does not end; every rank must launch its graph as often, and in the same order",
+                       "it does not end before its timeout: every rank must launch its graphs equally often "
+                       "and in the same order",
                        Evidence::kDeadline));
   }
 }

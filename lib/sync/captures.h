@@ -74,7 +74,7 @@ class Captures {
   };
   Status prepare();
   Deadline most_of(Deadline deadline) const;
-  Status await(const std::function<Status(bool* done)>& ask, Deadline deadline) const;
+  Status await(const char* what, const std::function<Status(bool* done)>& ask, Deadline deadline) const;
   Status warm_up(Deadline deadline);
   Status make_memory();
   Status make_table();

@@ -19,10 +19,11 @@ Status without_value(const Manifest& manifest, uint64_t param) {
   const std::string name = cat("parameter ", param, " ('", manifest.params[param].name, "')");
   if (!manifest.params[param].on_device())
     return Status::error(Code::kArg, name + " has no value: weft_param.parameter is NULL");
-  return Status::error(Code::kUnsupported,
-                       name +
-                           " is on a device: values are moved and compared in host memory alone in this "
-                           "version (weft_broadcast takes those of devices)");
+  return Status::error(
+      Code::kUnsupported,
+      name +
+          " is on a CUDA device: this version broadcasts, gathers and compares values only in host memory "
+          "(weft_broadcast accepts device memory)");
 }
 
 Status check_values(const Manifest& manifest, const std::vector<uint32_t>& params, uint64_t* missing) {

@@ -16,8 +16,8 @@ inline Status judge_counts(const std::vector<uint64_t>& counts, uint64_t most, u
   const auto over = std::find_if(counts.begin(), counts.end(), [&](uint64_t count) { return count > most; });
   if (over != counts.end()) {
     const auto rank = static_cast<int>(over - counts.begin());
-    return Status::error(Code::kMismatch,
-                         cat("rank ", rank, " counts ", *over, "; at most ", most, " can be"))
+    return Status::error(Code::kMismatch, cat("rank ", rank, " published a count of ", *over,
+                                              " for this collective; at most ", most, " is allowed"))
         .with_ranks({rank});
   }
   *largest = counts.empty() ? 0 : *std::max_element(counts.begin(), counts.end());

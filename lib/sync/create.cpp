@@ -20,29 +20,47 @@ namespace {
 
 constexpr int64_t kDestroyTimeoutMs = WEFT_DEFAULT_DESTROY_TIMEOUT_MS;
 
+// Makes the error of a flag that excludes gradients on devices, and names the first of those.
+Status needs_host(const char* flag, const std::vector<Param>& params) {
+  const auto device =
+      std::find_if(params.begin(), params.end(), [](const Param& param) { return param.on_device(); });
+  return Status::error(
+      Code::kUnsupported,
+      cat(flag, " needs all gradients in host memory, but that of parameter ", device - params.begin(), " ('",
+          device->name,
+          "') is on a CUDA device: remove the flag, or put the parameter into another reducer"));
+}
+
 // Fills this rank's proposal and plan, or returns why it cannot.
 Status propose(const weft_reducer_options& options, int size, const Hook* hook, Proposal* proposal,
                Plan* plan) {
   WEFT_TRY(check_options(options, size));
-  if (hook == nullptr) return Status::error(Code::kArg, "a reducer needs a hook");
+  if (hook == nullptr)
+    return Status::error(
+        Code::kArg,
+        "internal: the reducer was created without a hook; this is a bug of Weft, please report it");
   proposal->hook = cat(hook->name(), hook->comm() != nullptr ? " over a communicator of its own" : "");
   if ((options.flags & WEFT_REDUCER_SHARDED) != 0 && (!hook->plain() || hook->comm() != nullptr)) {
     return Status::error(Code::kUnsupported,
-                         cat("hook '", proposal->hook, "' cannot be sharded: the default hook alone can"));
+                         cat("hook '", proposal->hook,
+                             "' cannot be used with WEFT_REDUCER_SHARDED: use the default hook, without a "
+                             "communicator of its own, or remove the flag"));
   }
   if ((options.flags & WEFT_REDUCER_NORMS) != 0 && (!hook->equal_results() || hook->comm() != nullptr)) {
     return Status::error(Code::kUnsupported,
                          cat("hook '", proposal->hook,
-                             "' gives ranks different results, whose norms would differ: not "
-                             "with WEFT_REDUCER_NORMS"));
+                             "' cannot be used with WEFT_REDUCER_NORMS: its results can differ between "
+                             "ranks, and so would the norms. Use another hook or remove the flag"));
   }
   if (hook->comm() != nullptr && (options.flags & WEFT_REDUCER_UNEVEN) != 0) {
     return Status::error(Code::kUnsupported,
-                         "a hook with a communicator of its own averages over all of it: not with "
-                         "WEFT_REDUCER_UNEVEN");
+                         cat("hook '", proposal->hook,
+                             "' cannot be used with WEFT_REDUCER_UNEVEN: it averages over all ranks of that "
+                             "communicator, also those without data. Use another hook or remove the flag"));
   }
   if (proposal->hook.size() > Proposal::kMaxHookName)
-    return Status::error(Code::kArg, "the hook's name is too long");
+    return Status::error(Code::kArg, cat("the name of the hook, with its options, is ", proposal->hook.size(),
+                                         " bytes long; at most ", Proposal::kMaxHookName, " are allowed"));
   proposal->flags = options.flags;
   proposal->divide_by = options.divide_by;
   proposal->buffers_root = options.buffers_root;
@@ -55,12 +73,10 @@ Status propose(const weft_reducer_options& options, int size, const Hook* hook, 
     proposal->manifest.reduce_dtype = static_cast<Dtype>(options.reduce_dtype);
   }
   if (proposal->manifest.has_devices() && (options.flags & WEFT_REDUCER_COPY_STRAYS) != 0) {
-    return Status::error(Code::kUnsupported,
-                         "WEFT_REDUCER_COPY_STRAYS is for gradients in host memory alone");
+    return needs_host("WEFT_REDUCER_COPY_STRAYS", proposal->manifest.params);
   }
   if (proposal->manifest.has_devices() && (options.flags & WEFT_REDUCER_REDUCED_VIEWS) != 0) {
-    return Status::error(Code::kUnsupported,
-                         "WEFT_REDUCER_REDUCED_VIEWS is for gradients in host memory alone");
+    return needs_host("WEFT_REDUCER_REDUCED_VIEWS", proposal->manifest.params);
   }
   if (options.check_interval != 0)
     WEFT_TRY(check_values(proposal->manifest, compared_params(proposal->manifest)));
@@ -68,9 +84,10 @@ Status propose(const weft_reducer_options& options, int size, const Hook* hook, 
   const auto sparse =
       std::find_if(params.begin(), params.end(), [](const Param& param) { return param.sparse(); });
   if ((options.flags & WEFT_REDUCER_SHARDED) != 0 && sparse != params.end()) {
-    return Status::error(Code::kUnsupported, cat("parameter ", sparse - params.begin(), " ('", sparse->name,
-                                                 "') is sparse, which a sharded reducer cannot have: give it "
-                                                 "to another one, without WEFT_REDUCER_SHARDED"));
+    return Status::error(Code::kUnsupported,
+                         cat("parameter ", sparse - params.begin(), " ('", sparse->name,
+                             "') is sparse (WEFT_PARAM_SPARSE), which WEFT_REDUCER_SHARDED does not support: "
+                             "put it into another reducer, without that flag"));
   }
   if (!proposal->manifest.uses.empty()) {
     proposal->uses = digest64(std::as_bytes(std::span(proposal->manifest.uses)));
@@ -116,9 +133,11 @@ Status share_out(ReducerState* s) {
   for (const PlannedBucket& bucket : s->plan.buckets) {
     for (const uint32_t param : bucket.params) {
       if (dtype_size(s->manifest.params[param].dtype) == dtype_size(bucket.dtype)) continue;
-      return Status::error(Code::kUnsupported,
-                           cat("parameter ", param, " ('", s->manifest.params[param].name,
-                               "') cannot be sharded: it travels as a type of another size"));
+      return Status::error(Code::kUnsupported, cat("parameter ", param, " ('", s->manifest.params[param].name,
+                                                   "') is ", name(s->manifest.params[param].dtype),
+                                                   ", but is communicated as ", name(bucket.dtype),
+                                                   ": WEFT_REDUCER_SHARDED needs types of equal size. Set "
+                                                   "weft_reducer_options.reduce_dtype to 0"));
     }
   }
   s->ownership = std::make_unique<Ownership>(s->manifest, s->plan, s->comm->size(), s->own_whole);
@@ -138,7 +157,7 @@ Status make_buckets(ReducerState* s, Deadline deadline) {
     WEFT_TRY(Buckets::make(s->manifest, s->plan, s->hold, s->comm->collectives().arena(), s->retain,
                            context.options().host_allocator, s->reach, &s->buckets));
   } else {
-    WEFT_TRY(s->buckets->pin(s->reach).with_prefix("memory of the buckets: "));
+    WEFT_TRY(s->buckets->pin(s->reach).with_prefix("pinning the memory of the buckets: "));
   }
   if (s->reach.accelerator == nullptr) return {};
   WEFT_TRY(DeviceBuckets::make(s->reach, s->manifest, s->plan, &s->devices));
@@ -375,7 +394,8 @@ Reducer::~Reducer() {
   if (begun && word.open()) {
     comm.fail(guarded([&] {
       return Status::error(Code::kCancelled,
-                           cat("rank ", comm.rank(), " destroyed its reducer in ", step_text()))
+                           cat("rank ", comm.rank(), " destroyed its reducer in ", step_text(),
+                               ", which is still open: call weft_reducer_finish or weft_reducer_fail first"))
           .with_ranks({comm.rank()});
     }));
   }

@@ -38,9 +38,9 @@ Status find_devices(Context& context, const Manifest& manifest, DeviceReach* rea
   const int count = context.accelerator()->device_count();
   for (size_t i = 0; i < manifest.params.size(); i++) {
     if (!manifest.params[i].on_device() || manifest.device(i) < count) continue;
-    return Status::error(Code::kArg,
-                         cat("parameter ", i, " ('", manifest.params[i].name, "'): its device is ",
-                             manifest.device(i), "; there are ", count, " CUDA devices"));
+    return Status::error(Code::kArg, cat("parameter ", i, " ('", manifest.params[i].name,
+                                         "'): its device is ", manifest.device(i), "; there are ", count,
+                                         " CUDA devices, numbered from 0 (weft_param.device)"));
   }
   *reach = {context.options().accelerator, manifest.devices.front()};
   return {};
@@ -59,7 +59,8 @@ Status DeviceViews::make(const DeviceReach& reach, const Manifest& manifest,
     block.bytes += round_up(std::max<uint64_t>(p.bytes(), 1), kViewAlignment);
   }
   for (Block& block : made->blocks_)
-    WEFT_TRY(reach.accelerator->allocate(block.device, block.bytes, &block.memory).with_prefix("views: "));
+    WEFT_TRY(reach.accelerator->allocate(block.device, block.bytes, &block.memory)
+                 .with_prefix("memory for gradient views on a CUDA device: "));
   made->places_.resize(manifest.params.size());
   for (size_t i = 0; i < manifest.params.size(); i++) {
     const Param& p = manifest.params[i];
@@ -92,7 +93,10 @@ Status DeviceViews::clear(Context& context, const Buckets& buckets, DeviceBucket
       failed = devices->query(place.bucket, kOut, &done);
       return done || !failed.ok();
     };
-    if (!context.engine().wait(over, deadline)) return Status::error(Code::kTimeout, "a device is stuck");
+    if (!context.engine().wait(over, deadline)) {
+      return Status::error(Code::kTimeout, cat("the view of the gradient of parameter ", param,
+                                               " was not set to zero in time: its CUDA device may hang"));
+    }
     WEFT_TRY(failed);
   }
   return {};
@@ -141,12 +145,16 @@ Status DeviceBuckets::make_buckets(const Manifest& manifest, const Plan& plan) {
       if (layout.runs() > kMostRuns) {
         return Status::error(
             Code::kUnsupported,
-            cat("parameter ", param, " ('", manifest.params[param].name, "'): its gradient has gaps between ",
-                layout.runs(), " runs of elements; on a device at most ", kMostRuns, " are copied"));
+            cat("parameter ", param, " ('", manifest.params[param].name, "'): its gradient has ",
+                layout.runs(), " runs of elements with gaps between them; on a CUDA device at most ",
+                kMostRuns, " are allowed: make it contiguous"));
       }
       room += pieces_of(layout);
     }
-    if (room > UINT32_MAX) return Status::error(Code::kUnsupported, "a bucket of too many pieces");
+    if (room > UINT32_MAX)
+      return Status::error(Code::kUnsupported, cat("bucket ", buckets_.size() - 1, " needs ", room,
+                                                   " copy pieces on its CUDA device; at most ", UINT32_MAX,
+                                                   " are allowed: set smaller bucket_limits"));
     bucket->room = static_cast<uint32_t>(room);
     pieces += room;
   }

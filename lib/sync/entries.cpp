@@ -48,7 +48,8 @@ Grown::~Grown() {
 Status Grown::reserve(uint64_t bytes, uint64_t keep) {
   if (bytes <= size_) return {};
   const auto refused = [&] {
-    return Status::error(Code::kNoMemory, cat("no memory for ", bytes_text(bytes), " of a sparse gradient"));
+    return Status::error(Code::kNoMemory,
+                         cat("cannot allocate ", bytes_text(bytes), " for a sparse gradient"));
   };
   if (bytes > kMostBytes) return refused();
   // Reserves a little more, because counts vary.
@@ -79,14 +80,17 @@ SparseShape::SparseShape(const Param& param) : dtype(param.dtype) {
 Status SparseShape::check(const weft_sparse& entries) const {
   if (entries.count == 0) return {};
   const auto bad = [](const std::string& what) { return Status::error(Code::kArg, what); };
-  if (entries.count > kMostBytes / (sizeof(int64_t) * extents.size() + row_bytes)) {
-    return bad(cat(entries.count, " entries are too many"));
+  const uint64_t most = kMostBytes / (sizeof(int64_t) * extents.size() + row_bytes);
+  if (entries.count > most) {
+    return bad(cat("weft_sparse.count is ", entries.count, "; at most ", most, " entries are allowed"));
   }
-  if (entries.indices == nullptr) return bad("indices is NULL");
-  if (entries.values == nullptr && row_bytes > 0) return bad("values is NULL");
+  if (entries.indices == nullptr) return bad(cat("indices is NULL, but count is ", entries.count));
+  if (entries.values == nullptr && row_bytes > 0)
+    return bad(cat("values is NULL, but count is ", entries.count));
   if (reinterpret_cast<uintptr_t>(entries.indices) % sizeof(int64_t) != 0 ||
       reinterpret_cast<uintptr_t>(entries.values) % dtype_size(dtype) != 0) {
-    return bad("indices or values are not aligned to their elements");
+    return bad(cat("indices or values are not aligned to their elements of ", sizeof(int64_t), " and ",
+                   dtype_size(dtype), " bytes"));
   }
   for (size_t d = 0; d < extents.size(); d++) {
     const int64_t* const indices = entries.indices + d * entries.count;
@@ -94,7 +98,7 @@ Status SparseShape::check(const weft_sparse& entries) const {
     const int64_t* const found = std::find_if(indices, indices + entries.count, beyond);
     if (found == indices + entries.count) continue;
     return bad(cat("entry ", found - indices, " has index ", *found, " in dimension ", d, ", which has ",
-                   extents[d]));
+                   extents[d], " elements"));
   }
   return {};
 }

@@ -15,7 +15,9 @@ Status Reducer::fail(std::string_view text) {
   WEFT_TRY(settle_finish());
   WEFT_TRY(note(outside_capture("fail")));
   const StepWord step = state_->readiness->step();
-  if (!step.open()) return note(Status::error(Code::kState, "fail without begin: no step is open"));
+  if (!step.open())
+    return note(
+        Status::error(Code::kState, "weft_reducer_fail: no step is open; call weft_reducer_begin first"));
   if (step.local()) return fail_local(text);
   if (state_->norms) step_->tell({.flags = FinishRecord::kJoined});
   const Status ended = fail_step(text);
@@ -62,11 +64,11 @@ Status Reducer::fail_step(std::string_view text) {
 
 void Reducer::fail_comm(std::string_view text) {
   const int rank = state_->comm->rank();
-  state_->comm->fail(
-      Status::error(Code::kStepFailed, cat("rank ", rank, ": ", StepFailures::cut(text), " (it failed ",
-                                           step_text(), ", which other ranks may complete without it)"))
-          .with_ranks({rank})
-          .with_step(stats_.steps));
+  state_->comm->fail(Status::error(Code::kStepFailed, cat("rank ", rank, ": ", StepFailures::cut(text),
+                                                          " (it called weft_reducer_fail in ", step_text(),
+                                                          ", which other ranks may complete without it)"))
+                         .with_ranks({rank})
+                         .with_step(stats_.steps));
 }
 
 // True if other ranks may skip a bucket with WEFT_BEGIN_FIXED, because all of its parameters are absent
@@ -92,8 +94,10 @@ void Reducer::tell_failure(std::string_view text, Deadline deadline) {
   s.failures->on_note(s.comm->rank(), message);
   const Status told = s.comm->notes().send(s.lane->key().id, message, deadline);
   if (told.ok()) return;
-  s.comm->fail(Interrupt::requested() ? s.comm->interrupted(step_text())
-                                      : told.with_prefix(cat(step_text(), ": ")).with_step(stats_.steps));
+  s.comm->fail(Interrupt::requested()
+                   ? s.comm->interrupted(step_text())
+                   : told.with_prefix(cat("reporting the failure of ", step_text(), " to the other ranks: "))
+                         .with_step(stats_.steps));
 }
 
 // Contributes zeros for the parameters that are not ready; they receive no result.

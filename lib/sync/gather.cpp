@@ -22,10 +22,12 @@ Status judge(const std::vector<GatherVote>& votes, const Manifest& manifest) {
     const int rank = static_cast<int>(r);
     const bool named = votes[r].missing > 0 && votes[r].missing <= manifest.params.size();
     if (!named && votes[r].missing == 0 && votes[r].refuses == 0) continue;
-    return Status::error(Code::kMismatch,
-                         cat("rank ", rank, " cannot gather parameters: ",
-                             named ? without_value(manifest, votes[r].missing - 1).text()
-                                   : std::string("see its error")),
+    const std::string why = named ? without_value(manifest, votes[r].missing - 1).text()
+                            : votes[r].missing == 0
+                                ? std::string("its call was rejected; see the error on that rank")
+                                : cat("it published parameter number ", votes[r].missing - 1,
+                                      ", but there are ", manifest.params.size(), " parameters");
+    return Status::error(Code::kMismatch, cat("rank ", rank, " cannot gather parameters: ", why),
                          Evidence::kReport)
         .with_ranks({rank});
   }
@@ -282,7 +284,9 @@ uint64_t Gather::memory_bytes() const {
 Status Reducer::gather_params(const weft_gather_options& options, const Status& given) {
   ReducerState& s = *state_;
   if (!s.sharded) {
-    return note(Status::error(Code::kState, "gather_params: create the reducer with WEFT_REDUCER_SHARDED"));
+    return note(Status::error(
+        Code::kState,
+        "weft_reducer_gather_params needs a reducer that was created with WEFT_REDUCER_SHARDED"));
   }
   WEFT_TRY(note(check_between_steps("gather_params")));
   Status wish = given;
@@ -348,7 +352,8 @@ Status Reducer::await_gather() {
   if (!context.engine().wait(over, with_grace(gather_deadline_))) {
     Comm& comm = *state_->comm;
     const Status stuck =
-        Status::error(Code::kTimeout, cat("rank ", comm.rank(), ": gathering parameters is stuck"),
+        Status::error(Code::kTimeout,
+                      cat("rank ", comm.rank(), ": gathering the parameters did not end before its timeout"),
                       Evidence::kDeadline)
             .with_ranks({comm.rank()});
     comm.fail(Interrupt::requested() ? comm.interrupted("the gathering of parameters") : stuck);
@@ -367,8 +372,9 @@ bool Reducer::end_gather() {
   Context& context = comm.context();
   const auto over = [&] { return gather_->finished(); };
   if (context.engine().wait(over, Deadline::after(context.clock(), kPatienceMs, 0))) return true;
-  comm.fail(Status::error(Code::kCancelled,
-                          cat("rank ", comm.rank(), " destroyed its reducer while parameters were gathered"))
+  comm.fail(Status::error(Code::kCancelled, cat("rank ", comm.rank(),
+                                                " destroyed its reducer while parameters were being "
+                                                "gathered: wait with weft_reducer_wait_param first"))
                 .with_ranks({comm.rank()}));
   if (context.engine().settle(over, Deadline::after(context.clock(), kPatienceMs, 0))) return true;
   if (state_->staging) state_->staging->abandon();
@@ -385,8 +391,10 @@ Status Reducer::wait_value(const Parts& at, uint64_t param, int64_t timeout_ms) 
   Context& context = s.comm->context();
   if (!context.engine().wait(over,
                              Deadline::after(context.clock(), timeout_ms, WEFT_DEFAULT_OP_TIMEOUT_MS))) {
-    return Status::error(Code::kNotDone, cat("parameter ", param, " ('", s.manifest.params[param].name,
-                                             "') has not been gathered yet"));
+    return Status::error(
+        Code::kNotDone,
+        cat("parameter ", param, " ('", s.manifest.params[param].name,
+            "') has not been gathered yet: call weft_reducer_wait_param again, or with a longer timeout_ms"));
   }
   return gather->done(bucket) ? Status() : note(gather->result());
 }

@@ -19,6 +19,11 @@ struct Extent {
   uint64_t end() const { return begin + bytes; }
 };
 
+Status too_much_scratch(uint64_t bytes) {
+  return Status::error(Code::kArg, cat("weft_hook_plan.scratch_bytes is ", bytes, "; at most ",
+                                       bytes_text(kMaxScratch), " is allowed"));
+}
+
 // Checks what the hook declared for one bucket.
 class Checker {
  public:
@@ -28,9 +33,10 @@ class Checker {
 
   Status plan() const {
     if (plan_.collective_count > WEFT_HOOK_COLLECTIVES) {
-      return bad(cat(plan_.collective_count, " collectives; at most ", WEFT_HOOK_COLLECTIVES));
+      return bad(cat("weft_hook_plan.collective_count is ", plan_.collective_count, "; at most ",
+                     WEFT_HOOK_COLLECTIVES, " are allowed"));
     }
-    if (plan_.scratch_bytes > kMaxScratch) return bad(cat(bytes_text(plan_.scratch_bytes), " of scratch"));
+    if (plan_.scratch_bytes > kMaxScratch) return too_much_scratch(plan_.scratch_bytes);
     Extent result;
     const auto dtype = static_cast<Dtype>(bucket_.dtype);
     WEFT_TRY(extent(plan_.result_space, plan_.result_offset_bytes, dtype, bucket_.count, "result", &result));
@@ -57,9 +63,10 @@ class Checker {
     slot->optional = (c.flags & WEFT_HOOK_COLLECTIVE_OPTIONAL) != 0;
     slot->dynamic = (c.flags & WEFT_HOOK_COLLECTIVE_DYNAMIC) != 0;
     if (slot->optional && slot->dynamic)
-      return bad("a dynamic collective is optional as it is: set one flag");
+      return bad(
+          "weft_hook_collective.flags: WEFT_HOOK_COLLECTIVE_DYNAMIC includes OPTIONAL; set only one of them");
     for (const uint64_t reserved : c.reserved) {
-      if (reserved != 0) return bad("a reserved field is set");
+      if (reserved != 0) return bad("weft_hook_collective.reserved must be 0");
     }
     constexpr NamedValue kCollectives[] = {
         WEFT_NAMED(WEFT_COLL_ALL_REDUCE), WEFT_NAMED(WEFT_COLL_BROADCAST), WEFT_NAMED(WEFT_COLL_ALL_GATHER),
@@ -94,7 +101,10 @@ class Checker {
                              WEFT_NAMED(WEFT_OP_PREMUL_SUM)));
     const auto op = static_cast<ReduceOp>(c.op);
     if (op == ReduceOp::kPremulSum) {
-      return bad("premul_sum has no factor here: scale in a stage", Code::kUnsupported);
+      return bad(
+          "weft_hook_collective.op is WEFT_OP_PREMUL_SUM, which hooks cannot use: scale in a stage and use "
+          "WEFT_OP_SUM",
+          Code::kUnsupported);
     }
     WEFT_TRY(check_reduction(op, slot->args.dtype));
     slot->average = op == ReduceOp::kAvg;
@@ -108,18 +118,23 @@ class Checker {
     const bool wide_src = coll == Coll::kReduceScatter || coll == Coll::kAllToAll;
     const bool wide_dst = coll == Coll::kAllGather || coll == Coll::kAllToAll;
     uint64_t wide = 0;
-    if (__builtin_mul_overflow(c.count, ranks, &wide)) return bad(cat("count ", c.count, " is too large"));
+    if (__builtin_mul_overflow(c.count, ranks, &wide))
+      return bad(cat("count ", c.count, " is too large: times ", ranks, " ranks it exceeds 64 bits"));
     Extent src, dst;
     const Dtype dtype = slot->args.dtype;
     WEFT_TRY(extent(c.src_space, c.src_offset_bytes, dtype, wide_src ? wide : c.count, "source", &src));
     WEFT_TRY(extent(c.dst_space, c.dst_offset_bytes, dtype, wide_dst ? wide : c.count, "destination", &dst));
     const bool overlap = src.space == dst.space && src.begin < dst.end() && dst.begin < src.end();
     if (overlap && slot->dynamic && (wide_src || wide_dst)) {
-      return bad("a dynamic one cannot be in place: where blocks lie depends on the counts");
+      return bad(
+          "source and destination overlap, but a dynamic collective cannot be in place: its counts decide "
+          "where blocks are");
     }
-    if (overlap && !in_place(coll, src, dst)) return bad("source and destination overlap");
+    if (overlap && !in_place(coll, src, dst))
+      return bad(
+          "source and destination overlap, and are not at the offsets of this collective's in-place form");
     if (coll == Coll::kBroadcast && (src.space != dst.space || src.begin != dst.begin)) {
-      return bad("a broadcast has one buffer: source and destination must be the same");
+      return bad("a broadcast has one buffer: space and offset of source and destination must be equal");
     }
     slot->space = {c.src_space, c.dst_space};
     slot->offset = {c.src_offset_bytes, c.dst_offset_bytes};
@@ -149,18 +164,19 @@ class Checker {
     } else if (space == WEFT_SPACE_SCRATCH) {
       room = plan_.scratch_bytes;
     } else {
-      return bad(cat("the space of the ", what, " is ", space, ", must be WEFT_SPACE_BUCKET (",
-                     WEFT_SPACE_BUCKET, ") or WEFT_SPACE_SCRATCH (", WEFT_SPACE_SCRATCH, ")"));
+      return bad(cat("the space of the ", what, " is ", space, "; allowed are WEFT_SPACE_BUCKET (",
+                     WEFT_SPACE_BUCKET, ") and WEFT_SPACE_SCRATCH (", WEFT_SPACE_SCRATCH, ")"));
     }
     if (offset % dtype_size(dtype) != 0) {
-      return bad(cat("offset ", offset, " of the ", what, " is no multiple of an element"));
+      return bad(cat("offset ", offset, " of the ", what, " is not a multiple of its element size, ",
+                     dtype_size(dtype), " bytes"));
     }
     uint64_t bytes = 0;
     uint64_t end = 0;
     if (__builtin_mul_overflow(count, dtype_size(dtype), &bytes) ||
         __builtin_add_overflow(bytes, offset, &end) || end > room) {
       return bad(cat("the ", what, " (", count, " x ", weft::name(dtype), " at byte ", offset,
-                     ") lies beyond the ", space == WEFT_SPACE_BUCKET ? "bucket's " : "scratch's ", room,
+                     ") exceeds the ", space == WEFT_SPACE_BUCKET ? "bucket's " : "scratch's ", room,
                      " bytes"));
     }
     *out = {space, offset, bytes};
@@ -177,11 +193,14 @@ class Checker {
 Status read_sparse_plan(const weft_bucket& bucket, const weft_hook_plan& plan, HookedBucket* hooked) {
   const auto bad = [](const std::string& what) { return Status::error(Code::kArg, what); };
   if (plan.collective_count > 1) {
-    return bad(cat(plan.collective_count, " collectives; for a sparse gradient at most one"));
+    return bad(cat("weft_hook_plan.collective_count is ", plan.collective_count,
+                   "; for a sparse gradient at most one is allowed"));
   }
-  if (plan.scratch_bytes > kMaxScratch) return bad(cat(bytes_text(plan.scratch_bytes), " of scratch"));
+  if (plan.scratch_bytes > kMaxScratch) return too_much_scratch(plan.scratch_bytes);
   if (plan.result_space != WEFT_SPACE_BUCKET || plan.result_offset_bytes != 0) {
-    return bad("the result of a sparse gradient stays where its entries are");
+    return bad(
+        "the result of a sparse gradient stays where its entries are: result_space must be WEFT_SPACE_BUCKET "
+        "and result_offset_bytes 0");
   }
   hooked->scratch_bytes = plan.scratch_bytes;
   if (plan.collective_count == 0) return {};
@@ -193,8 +212,9 @@ Status read_sparse_plan(const weft_bucket& bucket, const weft_hook_plan& plan, H
   if (c.coll != WEFT_COLL_ALL_REDUCE || (!sums && c.op != WEFT_OP_AVG) || c.dtype != bucket.dtype ||
       rest != 0) {
     return bad(
-        "collective 0: for a sparse gradient it is an all_reduce, sum or avg, of the bucket's dtype, with "
-        "nothing else set");
+        "collective 0: for a sparse gradient it must be an all_reduce with WEFT_OP_SUM or WEFT_OP_AVG and "
+        "the "
+        "bucket's dtype; all other fields must be 0");
   }
   hooked->collectives = SparseGradient::kCollectives;
   hooked->sums = sums;

@@ -13,7 +13,8 @@ inline bool on_host(const weft_stream* stream) {
 
 inline Status no_streams() {
   return Status::error(Code::kUnsupported,
-                       "its gradients are in host memory, which device streams do not order");
+                       "the stream belongs to a device, but the gradients are in host memory: pass NULL or a "
+                       "stream of kind WEFT_DEVICE_HOST");
 }
 
 }  // namespace weft

@@ -29,14 +29,16 @@ Status count_elements(uint64_t index, Param* param) {
   bool overflow = false;
   for (const int64_t extent : param->shape) {
     if (extent < 0)
-      return wrong(index, param->name, cat("shape [", list_text(param->shape), "] is negative"));
+      return wrong(index, param->name, cat("shape [", list_text(param->shape), "] has a negative extent"));
     // A zero extent counts as 1 here: row-major strides treat it as 1, and must fit too.
     overflow |= __builtin_mul_overflow(count, static_cast<uint64_t>(std::max<int64_t>(extent, 1)), &count);
   }
   uint64_t bytes = 0;
   overflow |= __builtin_mul_overflow(count, dtype_size(param->dtype), &bytes);
   if (overflow || bytes > INT64_MAX) {
-    return wrong(index, param->name, cat("shape [", list_text(param->shape), "] has too many elements"));
+    return wrong(
+        index, param->name,
+        cat("shape [", list_text(param->shape), "] has too many elements: their bytes exceed 63 bits"));
   }
   const bool empty = std::find(param->shape.begin(), param->shape.end(), 0) != param->shape.end();
   param->count = empty ? 0 : count;
@@ -67,7 +69,8 @@ Status check_strides(uint64_t index, Param* param) {
   for (const size_t d : dims_by_stride(*param)) {
     const int64_t stride = param->strides[d];
     const auto extent = static_cast<uint64_t>(param->shape[d]);
-    if (stride < 0) return wrong(index, param->name, "strides must not be negative");
+    if (stride < 0)
+      return wrong(index, param->name, cat("strides [", list_text(param->strides), "] must not be negative"));
     if (static_cast<uint64_t>(stride) <= furthest) {
       return wrong(index, param->name,
                    cat("strides [", list_text(param->strides), "] of shape [", list_text(param->shape),
@@ -79,7 +82,9 @@ Status check_strides(uint64_t index, Param* param) {
     if (__builtin_mul_overflow(static_cast<uint64_t>(stride), extent - 1, &reach) ||
         __builtin_add_overflow(furthest, reach, &furthest) ||
         furthest >= INT64_MAX / dtype_size(param->dtype)) {
-      return wrong(index, param->name, cat("strides [", list_text(param->strides), "] reach too far"));
+      return wrong(
+          index, param->name,
+          cat("strides [", list_text(param->strides), "] reach too far: byte offsets exceed 63 bits"));
     }
   }
   return {};
@@ -87,15 +92,18 @@ Status check_strides(uint64_t index, Param* param) {
 
 Status check_sparse(uint64_t index, const Param& param) {
   if (param.sparse() != ((param.flags & WEFT_PARAM_SPARSE) != 0)) {
-    return wrong(index, param.name, "sparse_ndim says something else than WEFT_PARAM_SPARSE");
+    return wrong(index, param.name,
+                 cat("sparse_ndim is ", param.sparse_ndim, ", but WEFT_PARAM_SPARSE is ",
+                     param.sparse() ? "not set" : "set"));
   }
   if (!param.sparse()) return {};
   const size_t dims = param.shape.size() - (param.pairs ? 1 : 0);
   if (param.sparse_ndim > dims) {
-    return wrong(index, param.name, cat("its indices name ", param.sparse_ndim, " dimensions, of ", dims));
+    return wrong(index, param.name,
+                 cat("sparse_ndim is ", param.sparse_ndim, ", but the parameter has ", dims, " dimensions"));
   }
   if (param.strides != row_major(param.shape)) {
-    return wrong(index, param.name, "a sparse gradient has no strides");
+    return wrong(index, param.name, "strides are set, but a sparse gradient has none: pass NULL");
   }
   return {};
 }
@@ -106,11 +114,13 @@ Status check_device(uint64_t index, const Param& param) {
         index, param.name,
         cat("device_kind is ", param.device_kind, ", must be WEFT_DEVICE_HOST (0) or WEFT_DEVICE_CUDA (1)"));
   if (!param.on_device()) return {};
-  if (param.device < 0) return wrong(index, param.name, cat("there is no device ", param.device));
+  if (param.device < 0)
+    return wrong(index, param.name,
+                 cat("device is ", param.device, ", but CUDA devices are numbered from 0"));
   if (!param.reduced() || param.sparse()) {
     return wrong(index, param.name,
-                 cat("it is ", param.sparse() ? "sparse" : param.kind(),
-                     ", which in this version has to be in host memory"),
+                 cat("it is ", param.sparse() ? "sparse (WEFT_PARAM_SPARSE)" : param.kind(),
+                     ", and must be in host memory in this version: set device_kind to WEFT_DEVICE_HOST"),
                  Code::kUnsupported);
   }
   return {};
@@ -118,14 +128,16 @@ Status check_device(uint64_t index, const Param& param) {
 
 Status check_param(uint64_t index, Param* param) {
   const std::string& name = param->name;
-  if (name.empty()) return Status::error(Code::kArg, cat("parameter ", index, " has no name"));
+  if (name.empty())
+    return Status::error(Code::kArg, cat("parameter ", index, " has no name (weft_param.name)"));
   if (param->ignored()) return {};
   if (!computes(param->dtype))
     return wrong(index, name, cat("unknown dtype ", static_cast<int>(param->dtype)));
   if (param->reduced() && !is_float(param->dtype)) {
-    return wrong(index, name,
-                 cat("gradients are f16, bf16, f32 or f64, not ", weft::name(param->dtype), " (",
-                     static_cast<int>(param->dtype), ")"));
+    return wrong(
+        index, name,
+        cat("a gradient must be f16, bf16, f32 or f64, or complex, not ", weft::name(param->dtype), " (",
+            static_cast<int>(param->dtype), "); set weft_param.dtype, or flags if it has no gradient"));
   }
   WEFT_TRY(check_device(index, *param));
   WEFT_TRY(count_elements(index, param));
@@ -140,7 +152,8 @@ Status check_total(const std::vector<Param>& params) {
     const uint64_t bytes = params[i].bytes();
     if (bytes > kMaxTotalBytes - total) {
       return wrong(i, params[i].name,
-                   cat("with it all gradients are larger than ", bytes_text(kMaxTotalBytes)));
+                   cat("with it the parameters of the list exceed ", bytes_text(kMaxTotalBytes),
+                       " in total, the maximum"));
     }
     total += bytes;
   }
@@ -153,7 +166,9 @@ Status check_names(const std::vector<Param>& params) {
   for (size_t i = 0; i < params.size(); i++) {
     if (params[i].ignored()) continue;
     const auto [it, fresh] = seen.emplace(params[i].name, i);
-    if (!fresh) return wrong(i, params[i].name, cat("parameter ", it->second, " has the same name"));
+    if (!fresh)
+      return wrong(i, params[i].name,
+                   cat("parameter ", it->second, " has the same name; names must be unique"));
   }
   return {};
 }
@@ -193,13 +208,15 @@ Status check_param_flags(uint64_t index, const weft_param& in, const Param& para
                        kNamedFlags);
   }
   if ((in.flags & (in.flags - 1)) != 0) {
-    return wrong(index, param.name,
-                 "it is one of WEFT_PARAM_SPARSE, STATE_ONLY, BUFFER and IGNORED, not several");
+    return wrong(
+        index, param.name,
+        "weft_param.flags must have one of WEFT_PARAM_SPARSE, STATE_ONLY, BUFFER and IGNORED, not several");
   }
   if (param.reduced() || param.ignored()) return {};
   if (in.gradient != nullptr)
-    return wrong(index, param.name, cat("gradient is set, but it is ", param.kind()));
-  if (in.uses > 1) return wrong(index, param.name, cat("uses is ", in.uses, ", but it is ", param.kind()));
+    return wrong(index, param.name, cat("weft_param.gradient is set, but it is ", param.kind()));
+  if (in.uses > 1)
+    return wrong(index, param.name, cat("weft_param.uses is ", in.uses, ", but it is ", param.kind()));
   return {};
 }
 
@@ -213,11 +230,15 @@ void ignore(const weft_param& in, Param* out) {
 // Splits complex numbers into pairs of floats, as they are in memory, with one more dimension.
 Status split_pairs(uint64_t index, Param* param) {
   if (param->shape.size() == kMaxParamDims) {
-    return wrong(index, param->name, cat("complex numbers have at most ", kMaxParamDims - 1, " dimensions"));
+    return wrong(index, param->name,
+                 cat("ndim is ", kMaxParamDims, "; complex parameters have at most ", kMaxParamDims - 1,
+                     " dimensions"));
   }
   for (int64_t& stride : param->strides) {
     if (__builtin_mul_overflow(stride, int64_t{2}, &stride)) {
-      return wrong(index, param->name, cat("strides [", list_text(param->strides), "] reach too far"));
+      return wrong(
+          index, param->name,
+          cat("strides [", list_text(param->strides), "] reach too far: byte offsets exceed 63 bits"));
     }
   }
   param->shape.push_back(2);
@@ -231,7 +252,7 @@ Status from_struct(uint64_t index, const weft_param& in, Param* out) {
     return {};
   }
   if (in.name == nullptr || in.name[0] == 0) {
-    return Status::error(Code::kArg, cat("parameter ", index, " has no name"));
+    return Status::error(Code::kArg, cat("parameter ", index, " has no name (weft_param.name)"));
   }
   const size_t length = strnlen(in.name, kMaxParamName + 1);
   if (length > kMaxParamName) {
@@ -242,16 +263,21 @@ Status from_struct(uint64_t index, const weft_param& in, Param* out) {
   out->flags = in.flags;
   WEFT_TRY(check_param_flags(index, in, *out));
   if (in.sparse_ndim != 0 && (in.flags & WEFT_PARAM_SPARSE) == 0) {
-    return wrong(index, out->name, "sparse_ndim is set, but it is not sparse");
+    return wrong(index, out->name,
+                 cat("sparse_ndim is ", in.sparse_ndim, ", but WEFT_PARAM_SPARSE is not set"));
   }
   if ((in.flags & WEFT_PARAM_SPARSE) != 0) {
-    if (in.gradient != nullptr) return wrong(index, out->name, "a sparse gradient has no place of its own");
+    if (in.gradient != nullptr)
+      return wrong(index, out->name,
+                   "weft_param.gradient is set, but must be NULL for a sparse gradient: pass its entries to "
+                   "weft_reducer_ready_sparse");
     out->sparse_ndim = std::max<uint32_t>(in.sparse_ndim, 1);
   }
   if (in.ndim < 0 || in.ndim > kMaxParamDims) {
-    return wrong(index, out->name, cat("ndim is ", in.ndim, ", not 0 to ", kMaxParamDims));
+    return wrong(index, out->name, cat("ndim is ", in.ndim, ": allowed are 0 to ", kMaxParamDims));
   }
-  if (in.ndim > 0 && in.shape == nullptr) return wrong(index, out->name, "shape is NULL");
+  if (in.ndim > 0 && in.shape == nullptr)
+    return wrong(index, out->name, cat("shape is NULL, but ndim is ", in.ndim));
   // Checked before the conversion, which could turn an unknown dtype into a known one.
   out->pairs = in.dtype == WEFT_DTYPE_C64 || in.dtype == WEFT_DTYPE_C128;
   const bool known = out->pairs || (in.dtype >= 1 && in.dtype <= kDtypeCount);
@@ -264,12 +290,14 @@ Status from_struct(uint64_t index, const weft_param& in, Param* out) {
                : in.dtype == WEFT_DTYPE_C64 ? Dtype::kF32
                                             : Dtype::kF64;
   if (reinterpret_cast<uintptr_t>(in.gradient) % dtype_size(out->dtype) != 0) {
-    return wrong(index, out->name, "the gradient is not aligned to its elements");
+    return wrong(
+        index, out->name,
+        cat("weft_param.gradient is not aligned to its elements of ", dtype_size(out->dtype), " bytes"));
   }
   out->device_kind = in.device_kind;
   out->device = in.device;
   if (in.device_kind == WEFT_DEVICE_HOST && in.device != 0) {
-    return wrong(index, out->name, cat("the host has no device ", in.device));
+    return wrong(index, out->name, cat("device is ", in.device, ", but must be 0 with WEFT_DEVICE_HOST"));
   }
   if (in.ndim > 0) out->shape.assign(in.shape, in.shape + in.ndim);
   // The count is checked before row-major strides are computed: they overflow where it does.
@@ -318,8 +346,8 @@ std::vector<int64_t> row_major(const std::vector<int64_t>& shape) {
 
 const char* Param::kind() const {
   if (ignored()) return "ignored (WEFT_PARAM_IGNORED)";
-  if ((flags & WEFT_PARAM_BUFFER) != 0) return "a buffer (WEFT_PARAM_BUFFER): it has no gradient";
-  return "state alone (WEFT_PARAM_STATE_ONLY): it has no gradient";
+  if ((flags & WEFT_PARAM_BUFFER) != 0) return "a buffer without a gradient (WEFT_PARAM_BUFFER)";
+  return "state without a gradient (WEFT_PARAM_STATE_ONLY)";
 }
 
 size_t Manifest::reduced() const {
@@ -339,9 +367,9 @@ std::string Param::text() const {
   std::string out = cat(sparse() ? "sparse " : "", type, " [", list_text(extents), "]");
   if (sparse_ndim > 1) out += cat(" by ", sparse_ndim, " dimensions");
   if (steps != row_major(extents)) out += cat(" with strides [", list_text(steps), "]");
-  if (on_device()) out += cat(" on a CUDA device (number ", device, " of the list's)");
+  if (on_device()) out += cat(" on CUDA device number ", device, " of the list");
   if ((flags & WEFT_PARAM_BUFFER) != 0) out += ", a buffer";
-  if ((flags & WEFT_PARAM_STATE_ONLY) != 0) out += ", state alone";
+  if ((flags & WEFT_PARAM_STATE_ONLY) != 0) out += ", state without a gradient";
   return out;
 }
 
@@ -351,10 +379,11 @@ bool Manifest::has_devices() const {
 
 Status make_manifest(const weft_param* params, uint64_t count, uint64_t element_size, Manifest* manifest) {
   if (params == nullptr || count == 0) {
-    return Status::error(Code::kArg, "a reducer needs at least one parameter");
+    return Status::error(Code::kArg, "the list of parameters is empty: at least one parameter is needed");
   }
   if (count > kMaxParams) {
-    return Status::error(Code::kArg, cat(count, " parameters; at most ", kMaxParams, " are supported"));
+    return Status::error(Code::kArg, cat("the list has ", count, " parameters; at most ", kMaxParams,
+                                         " are supported (param_count)"));
   }
   manifest->params.resize(count);
   const auto* element = reinterpret_cast<const std::byte*>(params);
@@ -373,7 +402,10 @@ Status make_manifest(const weft_param* params, uint64_t count, uint64_t element_
       manifest->uses[i] = param.uses;
     }
   }
-  if (manifest->reduced() == 0) return Status::error(Code::kArg, "no parameter of the list has a gradient");
+  if (manifest->reduced() == 0)
+    return Status::error(
+        Code::kArg,
+        "no parameter of the list has a gradient: all are WEFT_PARAM_STATE_ONLY, BUFFER or IGNORED");
   WEFT_TRY(check_total(manifest->params));
   WEFT_TRY(check_names(manifest->params));
   return check_gradients(*manifest);
@@ -393,7 +425,7 @@ void Manifest::write(ByteWriter* writer) const {
 
 Status Manifest::read(ByteView bytes, Manifest* manifest) {
   const auto bad = [](const std::string& why) {
-    return Status::error(Code::kMismatch, cat("the list of parameters is not readable: ", why));
+    return Status::error(Code::kMismatch, cat("the list of parameters that it sent is invalid: ", why));
   };
   ByteReader reader(bytes);
   const auto count = reader.get<uint32_t>();
@@ -403,7 +435,7 @@ Status Manifest::read(ByteView bytes, Manifest* manifest) {
     Param p;
     p.flags = reader.get<uint64_t>();
     if ((p.flags & ~kParamFlags) != 0 || (p.flags & (p.flags - 1)) != 0) {
-      return bad(cat("parameter ", i, " has flags ", p.flags));
+      return bad(cat("parameter ", i, " has invalid flags ", p.flags));
     }
     if (p.ignored()) {
       ignore({}, &p);
@@ -417,18 +449,20 @@ Status Manifest::read(ByteView bytes, Manifest* manifest) {
     p.device = reader.get<int32_t>();
     p.sparse_ndim = reader.get<uint8_t>();
     const auto dims = reader.get<uint8_t>();
-    if (dims > kMaxParamDims) return bad(cat("parameter ", i, " has ", int{dims}, " dimensions"));
+    if (dims > kMaxParamDims)
+      return bad(
+          cat("parameter ", i, " has ", int{dims}, " dimensions; at most ", kMaxParamDims, " are allowed"));
     p.shape.resize(dims);
     p.strides.resize(dims);
     for (int64_t& extent : p.shape) extent = reader.get<int64_t>();
     for (int64_t& stride : p.strides) stride = reader.get<int64_t>();
     if (!reader.ok()) break;
     if (p.pairs && (p.shape.empty() || p.shape.back() != 2))
-      return bad(cat("parameter ", i, " has no pairs"));
+      return bad(cat("parameter ", i, " is complex, but its last dimension is not 2"));
     if (const Status checked = check_param(i, &p); !checked.ok()) return bad(checked.text());
     manifest->params.push_back(std::move(p));
   }
-  return reader.done() ? Status() : bad("its end is missing, or not its end");
+  return reader.done() ? Status() : bad("it is cut off, or has extra bytes at its end");
 }
 
 std::string Manifest::names(const std::vector<uint32_t>& indices, size_t most) const {

@@ -43,7 +43,7 @@ struct Param {
     return (flags & (WEFT_PARAM_STATE_ONLY | WEFT_PARAM_BUFFER | WEFT_PARAM_IGNORED)) == 0;
   }
   bool ignored() const { return (flags & WEFT_PARAM_IGNORED) != 0; }
-  const char* kind() const;  // "a buffer: it has no gradient"; for parameters that are not reduced
+  const char* kind() const;  // "a buffer without a gradient"; for parameters that are not reduced
   std::string text() const;  // "f32 [64, 3, 7, 7]", "f16 [8, 4] with strides [1, 8]", "sparse f32 [40, 6]"
   bool operator==(const Param&) const = default;
 };

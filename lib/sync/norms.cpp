@@ -18,8 +18,8 @@ Status differs(size_t rank, const std::string& mine, size_t other_rank, const st
 }
 
 std::string skip_text(const FinishRecord& record) {
-  return record.has(FinishRecord::kSkipNonfinite) ? "skips steps that are not finite"
-                                                  : "does not skip steps that are not finite";
+  return record.has(FinishRecord::kSkipNonfinite) ? "with WEFT_FINISH_SKIP_NONFINITE"
+                                                  : "without WEFT_FINISH_SKIP_NONFINITE";
 }
 
 bool possible(const FinishRecord& record) {
@@ -36,7 +36,9 @@ Status judge_finish(const std::vector<FinishRecord>& records, double total, uint
   for (size_t r = 0; r < records.size(); r++) {
     const FinishRecord& record = records[r];
     if (!possible(record)) {
-      return Status::error(Code::kMismatch, cat("rank ", r, " finished the step with what cannot be"))
+      return Status::error(Code::kMismatch,
+                           cat("rank ", r, " published an invalid record at finish: flags ", record.flags,
+                               ", clip_norm ", record.clip_norm, " (it must be finite and at least 0)"))
           .with_ranks({static_cast<int>(r)});
     }
     if (record.has(FinishRecord::kJoined)) continue;
@@ -46,7 +48,7 @@ Status judge_finish(const std::vector<FinishRecord>& records, double total, uint
                      cat("at ", record.clip_norm));
     }
     if (record.has(FinishRecord::kSkipNonfinite) != records[first].has(FinishRecord::kSkipNonfinite)) {
-      return differs(first, skip_text(records[first]), r, skip_text(record));
+      return differs(first, cat("finishes the step ", skip_text(records[first])), r, skip_text(record));
     }
     ruling->skipped = ruling->skipped || record.has(FinishRecord::kSkip);
   }
@@ -82,12 +84,15 @@ Status Reducer::norms(weft_norms* norms, double* per_param) {
   *norms = {};
   norms->struct_size = sizeof *norms;
   if (!s.norms) {
-    return note(Status::error(Code::kState, "norms: create the reducer with WEFT_REDUCER_NORMS"));
+    return note(Status::error(Code::kState,
+                              "weft_reducer_norms needs a reducer that was created with WEFT_REDUCER_NORMS"));
   }
   if (s.readiness->step().open()) {
-    return note(Status::error(Code::kState, cat("norms inside ", step_text(), ": finish it first")));
+    return note(
+        Status::error(Code::kState, cat("weft_reducer_norms inside ", step_text(), ": finish it first")));
   }
-  if (!measured_) return note(Status::error(Code::kState, "no step has been reduced: there are no norms"));
+  if (!measured_)
+    return note(Status::error(Code::kState, "there are no norms: no step has been reduced yet"));
   norms->total = s.norms->ruling.total;
   norms->clip_factor = s.norms->ruling.factor;
   norms->nonfinite_params = s.norms->ruling.nonfinite;

@@ -17,7 +17,10 @@ Status check_record(const OpeningRecord& record, int rank) {
   const bool possible = record.flags < 2 * OpeningRecord::kZeros && std::isfinite(record.weight) &&
                         record.weight > 0 && record.micro_batches > 0;
   if (possible) return {};
-  return Status::error(Code::kMismatch, cat("rank ", rank, " opened the step with what cannot be"))
+  return Status::error(Code::kMismatch,
+                       cat("rank ", rank, " published an invalid record at begin: flags ", record.flags,
+                           ", weight ", record.weight, " (it must be finite and above 0), micro_batches ",
+                           record.micro_batches, " (at least 1)"))
       .with_ranks({rank});
 }
 
@@ -78,10 +81,11 @@ Status check_sum(const std::vector<OpeningRecord>& records, double scaled_sum) {
     if (largest < 0 || records[r].weight > records[static_cast<size_t>(largest)].weight)
       largest = static_cast<int>(r);
   }
-  return Status::error(Code::kMismatch,
-                       cat("rank ", largest, " begins the step with weight ",
-                           records[static_cast<size_t>(largest)].weight,
-                           ": the sum of the weights overflows. A weight is a number of samples, say"))
+  return Status::error(
+             Code::kMismatch,
+             cat("rank ", largest, " begins the step with weight ",
+                 records[static_cast<size_t>(largest)].weight,
+                 ": the sum of the weights overflows. Use smaller weights, such as numbers of samples"))
       .with_ranks({largest});
 }
 

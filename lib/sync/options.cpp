@@ -23,8 +23,8 @@ constexpr NamedValue kFlags[] = {
     WEFT_NAMED(WEFT_REDUCER_KEEP_PLAN)};
 
 constexpr const char* kReducedViews =
-    "WEFT_REDUCER_REDUCED_VIEWS needs WEFT_REDUCER_SHARDED and view mode: results are read in the views of "
-    "their owners";
+    "WEFT_REDUCER_REDUCED_VIEWS needs WEFT_REDUCER_SHARDED and weft_reducer_options.mode WEFT_GRADIENT_VIEW: "
+    "ranks read results in the views of their owners";
 
 // A rule about flags that require or exclude others.
 struct Rule {
@@ -41,13 +41,13 @@ constexpr Rule kRules[] = {
     {WEFT_REDUCER_FIRST_NEEDED, WEFT_REDUCER_MODEL, 0, "WEFT_REDUCER_FIRST_NEEDED needs WEFT_REDUCER_MODEL"},
     {WEFT_REDUCER_REDUCED_VIEWS, WEFT_REDUCER_SHARDED, 0, kReducedViews},
     {WEFT_REDUCER_REDUCED_VIEWS, 0, WEFT_REDUCER_UNEVEN,
-     "WEFT_REDUCER_REDUCED_VIEWS excludes WEFT_REDUCER_UNEVEN: a rank that has joined does not say when it "
-     "has read the results"},
+     "WEFT_REDUCER_REDUCED_VIEWS excludes WEFT_REDUCER_UNEVEN: a rank that has joined does not report "
+     "when it has read the results"},
     {WEFT_REDUCER_REPLAN, 0, WEFT_REDUCER_KEEP_PLAN,
-     "WEFT_REDUCER_REPLAN excludes WEFT_REDUCER_KEEP_PLAN: it is one or the other"},
+     "WEFT_REDUCER_REPLAN excludes WEFT_REDUCER_KEEP_PLAN: set only one of them"},
     {WEFT_REDUCER_SHARDED | WEFT_REDUCER_REPLAN, WEFT_REDUCER_OWN_WHOLE, 0,
-     "WEFT_REDUCER_REPLAN would give slices to other ranks after the first step: with "
-     "WEFT_REDUCER_SHARDED it needs WEFT_REDUCER_OWN_WHOLE"},
+     "WEFT_REDUCER_SHARDED with WEFT_REDUCER_REPLAN also needs WEFT_REDUCER_OWN_WHOLE: otherwise the re-plan "
+     "after the first step would assign slices to other ranks"},
 };
 
 Status check_rules(uint64_t flags) {
@@ -76,10 +76,14 @@ Status check_mode(const weft_reducer_options& options) {
   }
   if ((options.flags & WEFT_REDUCER_ACCUMULATE_F32) != 0 && view) {
     return Status::error(
-        Code::kArg, "WEFT_REDUCER_ACCUMULATE_F32 is for copy mode: in view mode the program accumulates");
+        Code::kArg,
+        "WEFT_REDUCER_ACCUMULATE_F32 is for copy mode: in view mode the program itself adds to the "
+        "gradients. Set weft_reducer_options.mode to WEFT_GRADIENT_COPY or remove the flag");
   }
   if ((options.flags & WEFT_REDUCER_COPY_STRAYS) != 0 && !view) {
-    return Status::error(Code::kArg, "WEFT_REDUCER_COPY_STRAYS is for view mode: copy mode copies anyway");
+    return Status::error(Code::kArg,
+                         "WEFT_REDUCER_COPY_STRAYS is for view mode: copy mode copies all gradients anyway. "
+                         "Set weft_reducer_options.mode to WEFT_GRADIENT_VIEW or remove the flag");
   }
   return {};
 }
@@ -89,7 +93,10 @@ Status check_divisor(const weft_reducer_options& options) {
                                       WEFT_NAMED(WEFT_DIVIDE_WEIGHTS)};
   WEFT_TRY(check_choice("weft_reducer_options.divide_by", options.divide_by, kDivisors));
   if (options.divide_by != WEFT_DIVIDE_WORLD && (options.flags & WEFT_REDUCER_UNEVEN) == 0) {
-    return Status::error(Code::kArg, "divide_by active ranks or weights needs WEFT_REDUCER_UNEVEN");
+    return Status::error(Code::kArg, cat("weft_reducer_options.divide_by is ",
+                                         options.divide_by == WEFT_DIVIDE_ACTIVE ? "WEFT_DIVIDE_ACTIVE"
+                                                                                 : "WEFT_DIVIDE_WEIGHTS",
+                                         ", which needs WEFT_REDUCER_UNEVEN in weft_reducer_options.flags"));
   }
   return {};
 }
@@ -102,7 +109,8 @@ Status check_root(const weft_reducer_options& options, int size) {
                                          ": allowed are 0 to ", size - 1, " and WEFT_ROOT_LAST_ACTIVE (-1)"));
   }
   if (options.buffers_root != 0 && (options.flags & WEFT_REDUCER_BUFFERS) == 0) {
-    return Status::error(Code::kArg, "buffers_root is set: create the reducer with WEFT_REDUCER_BUFFERS");
+    return Status::error(Code::kArg, cat("weft_reducer_options.buffers_root is ", options.buffers_root,
+                                         ", which needs WEFT_REDUCER_BUFFERS in weft_reducer_options.flags"));
   }
   return {};
 }
@@ -110,9 +118,11 @@ Status check_root(const weft_reducer_options& options, int size) {
 }  // namespace
 
 Status check_limits(const uint64_t* limits, uint64_t count) {
-  if (count > 0 && limits == nullptr) return Status::error(Code::kArg, "bucket_limits is NULL");
+  if (count > 0 && limits == nullptr)
+    return Status::error(Code::kArg, cat("bucket_limits is NULL, but bucket_limit_count is ", count));
   if (count <= kMaxLimits) return {};
-  return Status::error(Code::kArg, cat(count, " bucket limits; at most ", kMaxLimits));
+  return Status::error(
+      Code::kArg, cat(count, " bucket limits; at most ", kMaxLimits, " are allowed (bucket_limit_count)"));
 }
 
 Status check_options(const weft_reducer_options& options, int size) {
@@ -122,7 +132,10 @@ Status check_options(const weft_reducer_options& options, int size) {
   WEFT_TRY(check_divisor(options));
   WEFT_TRY(check_root(options, size));
   WEFT_TRY(check_limits(options.bucket_limits, options.bucket_limit_count));
-  if (options.reserved != 0 || options.reserved2 != 0) return Status::error(Code::kArg, "reserved is not 0");
+  if (options.reserved != 0 || options.reserved2 != 0)
+    return Status::error(
+        Code::kArg, cat("weft_reducer_options.", options.reserved != 0 ? "reserved" : "reserved2", " is ",
+                        options.reserved != 0 ? options.reserved : options.reserved2, ": it must be 0"));
   constexpr NamedValue kDtypes[] = {{0, "the gradients' own"},
                                     WEFT_NAMED(WEFT_DTYPE_F16),
                                     WEFT_NAMED(WEFT_DTYPE_BF16),

@@ -339,8 +339,10 @@ TEST_CASE("different averaging options and invalid averagers are refused with th
       weft_averager_destroy(&made);
     };
     const auto own = static_cast<uint64_t>(r.rank);
-    refused({{0, 2 + own, nullptr}}, 0, WEFT_ERR_MISMATCH, "the period of level 0 differs on ranks");
-    refused({{0, 2, nullptr}}, own, WEFT_ERR_MISMATCH, "warmup differs");
+    refused({{0, 2 + own, nullptr}}, 0, WEFT_ERR_MISMATCH,
+            "the period of level 0 is 3 on rank 1 and 2 on rank 0");
+    refused({{0, 2, nullptr}}, own, WEFT_ERR_MISMATCH,
+            "weft_averager_options.warmup is 1 on rank 1 and 0 on rank 0");
     refused({{0, 0, nullptr}}, 0, WEFT_ERR_ARG, "the period of level 0 is 0");
     refused({{0, 4, nullptr}, {0, 4, nullptr}}, 0, WEFT_ERR_ARG, "do not ascend");
     refused({}, 0, WEFT_ERR_ARG, "at least one level");

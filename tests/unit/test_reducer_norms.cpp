@@ -395,7 +395,7 @@ TEST_CASE("invalid records of finish are refused with the rank's number") {
     CHECK(status.info().ranks == std::vector<int>{1});
   }
   const FinishRecord skips{0, FinishRecord::kSkipNonfinite, 0};
-  CHECK(has(judge_finish({{}, skips}, 1, 0, &ruling).text(), "rank 1 skips steps that are not finite"));
+  CHECK(has(judge_finish({{}, skips}, 1, 0, &ruling).text(), "rank 1 with WEFT_FINISH_SKIP_NONFINITE"));
   // The sum of finite squares may be infinite.
   REQUIRE(judge_finish({skips, skips}, HUGE_VAL, 0, &ruling).ok());
   CHECK(ruling.skipped);

@@ -96,5 +96,5 @@ TEST_CASE("a number out of range is refused with its range") {
   CHECK(says(refusal(options), "timeout_ms is -2"));
   options = {};
   options.reserved2 = 1;
-  CHECK(says(refusal(options), "reserved is not 0"));
+  CHECK(says(refusal(options), "reserved2 is 1: it must be 0"));
 }

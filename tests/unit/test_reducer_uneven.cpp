@@ -77,9 +77,10 @@ TEST_CASE("a step handshake names a rank that differs, or what is invalid") {
   refused({record(kData), record(kData, 1, 4)}, "rank 0 begins step 3, rank 1 step 4");
   refused({record(kData), record(kData, 1, 3, 5)}, "rank 0 divides by 2 micro-batches, rank 1 by 5");
   for (const double weight : {0.0, -1.0, HUGE_VAL, std::nan("")}) {
-    refused({record(kData), record(kData, weight)}, "rank 1 opened the step with what cannot be");
+    refused({record(kData), record(kData, weight)},
+            "rank 1 published an invalid record at begin: flags 1, weight ");
   }
-  refused({record(kData), record(64)}, "what cannot be");
+  refused({record(kData), record(64)}, "invalid record at begin: flags 64");
   const uint32_t fixed = kData | OpeningRecord::kFixed;
   refused({record(fixed), record(kData)},
           "rank 0 begins step 3 with WEFT_BEGIN_FIXED, rank 1 without WEFT_BEGIN_FIXED");
@@ -91,7 +92,7 @@ TEST_CASE("a step handshake names a rank that differs, or what is invalid") {
           "rank 1 gathers parameters while others begin a step");
   refused({record(OpeningRecord::kGather), record(kReplan)},
           "rank 1 re-plans while others gather parameters");
-  refused({record(kData), record(kData, 1, 3, 0)}, "what cannot be");
+  refused({record(kData), record(kData, 1, 3, 0)}, "micro_batches 0 (at least 1)");
   // Ranks without data do not know how the others divide.
   CHECK(judge_opening({record(kData), record(kJoined, 1, 3, 5)}, 0, {}, &opening).ok());
 }
