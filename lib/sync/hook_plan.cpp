@@ -176,7 +176,7 @@ class Checker {
     if (__builtin_mul_overflow(count, dtype_size(dtype), &bytes) ||
         __builtin_add_overflow(bytes, offset, &end) || end > room) {
       return bad(cat("the ", what, " (", count, " x ", weft::name(dtype), " at byte ", offset,
-                     ") exceeds the ", space == WEFT_SPACE_BUCKET ? "bucket's " : "scratch's ", room,
+                     ") extends beyond the ", space == WEFT_SPACE_BUCKET ? "bucket's " : "scratch's ", room,
                      " bytes"));
     }
     *out = {space, offset, bytes};

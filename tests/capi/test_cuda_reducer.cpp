@@ -236,7 +236,7 @@ TEST_CASE("a gradient that is not on the declared device is refused by the param
     refused(0, first.get(), &of_thread, "the calling thread's default stream");
     refused(2, first.get(), nullptr,
             "is in memory of CUDA device 0, but weft_param.device_kind declares host memory");
-    refused(2, memory.data(), on, "device streams");
+    refused(2, memory.data(), on, "the stream belongs to a device");
     // Correct calls are accepted after all these errors.
     notes.expect(weft_reducer_ready(reducer, 0, first.get(), on) == WEFT_OK, "here");
     notes.expect(weft_reducer_ready(reducer, 1, second.get(), twins.stream(1).view()) == WEFT_OK, "there");
@@ -245,7 +245,7 @@ TEST_CASE("a gradient that is not on the declared device is refused by the param
     notes.expect(weft_reducer_finish(reducer, nullptr) == WEFT_OK, "finish");
     weft_error error = WEFT_ERROR_INIT;
     notes.expect(
-        weft_reducer_broadcast(reducer, nullptr, &error) != WEFT_OK && has(error.text, "is on a device"),
+        weft_reducer_broadcast(reducer, nullptr, &error) != WEFT_OK && has(error.text, "is on a CUDA device"),
         error.text);
   }));
   notes.check();

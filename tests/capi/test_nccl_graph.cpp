@@ -347,14 +347,14 @@ TEST_CASE("options that cannot be captured are refused by name at the reducer's 
   const auto with = [](uint64_t flags) {
     return [=](int) { return How{.flags = flags | WEFT_REDUCER_GRAPH}; };
   };
-  refuses("not with WEFT_REDUCER_RETAIN", with(WEFT_REDUCER_RETAIN));
-  refuses("not with WEFT_REDUCER_ABSENT", with(WEFT_REDUCER_ABSENT));
-  refuses("not with WEFT_REDUCER_UNEVEN", with(WEFT_REDUCER_UNEVEN));
-  refuses("not with WEFT_REDUCER_NORMS", with(WEFT_REDUCER_NORMS));
-  refuses("not with WEFT_REDUCER_REPLAN", with(WEFT_REDUCER_REPLAN | WEFT_REDUCER_MODEL));
-  refuses("not with WEFT_REDUCER_SHARDED", with(WEFT_REDUCER_SHARDED));
-  refuses("not with WEFT_REDUCER_DETERMINISTIC", with(WEFT_REDUCER_DETERMINISTIC));
-  refuses("not with check_interval", [](int) { return How{.check_interval = 3}; });
+  refuses("it excludes WEFT_REDUCER_RETAIN", with(WEFT_REDUCER_RETAIN));
+  refuses("it excludes WEFT_REDUCER_ABSENT", with(WEFT_REDUCER_ABSENT));
+  refuses("it excludes WEFT_REDUCER_UNEVEN", with(WEFT_REDUCER_UNEVEN));
+  refuses("it excludes WEFT_REDUCER_NORMS", with(WEFT_REDUCER_NORMS));
+  refuses("it excludes WEFT_REDUCER_REPLAN", with(WEFT_REDUCER_REPLAN | WEFT_REDUCER_MODEL));
+  refuses("it excludes WEFT_REDUCER_SHARDED", with(WEFT_REDUCER_SHARDED));
+  refuses("it excludes WEFT_REDUCER_DETERMINISTIC", with(WEFT_REDUCER_DETERMINISTIC));
+  refuses("check_interval is 3, but must be 0", [](int) { return How{.check_interval = 3}; });
   refuses("cannot be captured: it computes on the host",
           [](int) { return How{.hook = "int8", .tensors = {{"a", {5}, WEFT_DTYPE_F32, 0}}}; });
   refuses("reduce_dtype rounds its gradients before the hook 'fp16",
@@ -362,7 +362,7 @@ TEST_CASE("options that cannot be captured are refused by name at the reducer's 
   refuses("parameter 1 ('b') is in host memory", [](int rank) {
     return How{.tensors = {{"a", {5}, WEFT_DTYPE_F32, rank}, {"b", {5}, WEFT_DTYPE_F32, kHost}}};
   });
-  refuses("parameter 1 ('b') is on another device", [&](int rank) {
+  refuses("parameter 1 ('b') is on another CUDA device", [&](int rank) {
     return How{.tensors = {{"a", {5}, WEFT_DTYPE_F32, rank}, {"b", {5}, WEFT_DTYPE_F32, nccl.other(rank)}}};
   });
   refuses("backend 'nccl' does not support graphs of CUDA device",
@@ -406,7 +406,8 @@ TEST_CASE("calls that a captured step does not allow are refused by name, and la
     refused(weft_reducer_broadcast(reducer, nullptr, nullptr), WEFT_ERR_STATE, "inside a captured step");
     refused(weft_reducer_replan(reducer, nullptr, nullptr), WEFT_ERR_UNSUPPORTED,
             "WEFT_REDUCER_GRAPH is fixed");
-    refused(weft_reducer_finish(reducer, nullptr), WEFT_ERR_ARG, "name streams that are being captured");
+    refused(weft_reducer_finish(reducer, nullptr), WEFT_ERR_ARG,
+            "must name CUDA streams that are being captured");
 
     // A capture in which a gradient is missing.
     cudaSetDevice(r.rank);
@@ -445,7 +446,7 @@ TEST_CASE("a captured step without WEFT_REDUCER_GRAPH is refused") {
     Trained trained(r, {.flags = 0});
     notes.expect(trained.created());
     const std::string wrong = trained.step(WEFT_BEGIN_CAPTURE);
-    notes.expect(has(wrong, "create the reducer with WEFT_REDUCER_GRAPH"), wrong);
+    notes.expect(has(wrong, "needs a reducer that was created with WEFT_REDUCER_GRAPH"), wrong);
   }));
   notes.check();
 }

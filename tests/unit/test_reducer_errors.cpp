@@ -43,14 +43,15 @@ TEST_CASE("ready refuses invalid gradients by name, and the step continues") {
     expect_error(self, reducer.ready(1, gradients[1] + 1, nullptr), Code::kArg,
                  "is not aligned to its 4-byte elements");
     const weft_stream cuda{sizeof cuda, WEFT_DEVICE_CUDA, 0, nullptr};
-    expect_error(self, reducer.ready(1, gradients[1], &cuda), Code::kUnsupported, "device streams");
+    expect_error(self, reducer.ready(1, gradients[1], &cuda), Code::kUnsupported,
+                 "the stream belongs to a device");
     self.expect(reducer.ready(1, gradients[1], nullptr), "ready");
     expect_error(self, reducer.ready(1, gradients[1], nullptr), Code::kState, "'b') became ready twice");
     self.expect(reducer.error().code() == Code::kState, "error() remembers");
     self.expect(reducer.ready(0, gradients[0], nullptr), "ready");
     self.expect(reducer.ready(2, gradients[2], nullptr), "ready");
     expect_error(self, reducer.finish({sizeof(weft_finish_options), 0, &cuda}), Code::kUnsupported,
-                 "device streams");
+                 "the stream belongs to a device");
     self.expect(reducer.finish({}), "finish");
     self.expect(differs(model, gradients.memory(), reference(model, {1}, 1, 1).memory()).empty(), "result");
     expect_error(self, reducer.ready(0, gradients[0], nullptr), Code::kState, "outside a step");

@@ -50,7 +50,8 @@ TEST_CASE("a flag without a required other flag is refused with that flag's name
       says(refusal(with_flags(WEFT_REDUCER_REPLAN | WEFT_REDUCER_FIRST_NEEDED)), "needs WEFT_REDUCER_MODEL"));
   CHECK(
       says(refusal(with_flags(WEFT_REDUCER_REPLAN | WEFT_REDUCER_SHARDED)), "needs WEFT_REDUCER_OWN_WHOLE"));
-  CHECK(says(refusal(with_flags(WEFT_REDUCER_SHARDED | WEFT_REDUCER_REDUCED_VIEWS)), "and view mode"));
+  CHECK(says(refusal(with_flags(WEFT_REDUCER_SHARDED | WEFT_REDUCER_REDUCED_VIEWS)),
+             "and weft_reducer_options.mode WEFT_GRADIENT_VIEW"));
   weft_reducer_options views = with_flags(WEFT_REDUCER_REDUCED_VIEWS);
   views.mode = WEFT_GRADIENT_VIEW;
   CHECK(says(refusal(views), "needs WEFT_REDUCER_SHARDED"));

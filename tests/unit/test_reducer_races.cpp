@@ -366,5 +366,5 @@ TEST_CASE("gradients that a rank has accumulated when all have joined are droppe
   CHECK(joined.steps == 0);
   const std::lock_guard lock(mutex);
   INFO(log);
-  CHECK(has(log, "what 2 local steps have accumulated since the last step is dropped"));
+  CHECK(has(log, "gradients of 2 local steps are dropped"));
 }

@@ -103,7 +103,7 @@ TEST_CASE("misuse of sparse gradients is refused at the call, by name") {
     self.expect(reducer->sparse_result(1, &result), "result");
     self.expect(result.count == 2, "coalesced");
     self.expect(reducer->begin(nullptr), "begin");
-    refused(reducer->sparse_result(1, &result), Code::kState, "a further one has begun");
+    refused(reducer->sparse_result(1, &result), Code::kState, "or the next one has begun");
   }));
 }
 
@@ -155,7 +155,7 @@ TEST_CASE("a sharded reducer has no sparse parameters") {
     const Status status =
         make_reducer(self.comm, model, allreduce_hook(), &reducer, {.flags = WEFT_REDUCER_SHARDED});
     self.expect(status.code() == Code::kUnsupported && has(status.text(), "('sparse') is sparse") &&
-                    has(status.text(), "another one, without WEFT_REDUCER_SHARDED"),
+                    has(status.text(), "which WEFT_REDUCER_SHARDED does not support"),
                 status.text());
   }));
 }
@@ -170,13 +170,16 @@ TEST_CASE("a manifest contains how a parameter is sparse, and ranks must agree o
   };
   const auto nothing = [](weft_param&) {};
   CHECK(made({"p", {4, 2}, Dtype::kF32, {}, 2}, nothing).ok());
-  CHECK(has(made({"p", {4, 2}, Dtype::kF32, {}, 3}, nothing).text(), "3 dimensions, of 2"));
-  CHECK(has(made({"p", {}, Dtype::kF32, {}, 1}, nothing).text(), "1 dimensions, of 0"));
-  CHECK(has(made({"p", {4, 2}, Dtype::kF32, {1, 4}, 1}, nothing).text(), "no strides"));
-  CHECK(has(made({"p", {4}}, [](weft_param& c) { c.sparse_ndim = 1; }).text(), "not sparse"));
+  CHECK(has(made({"p", {4, 2}, Dtype::kF32, {}, 3}, nothing).text(),
+            "sparse_ndim is 3, but the parameter has 2 dimensions"));
+  CHECK(has(made({"p", {}, Dtype::kF32, {}, 1}, nothing).text(),
+            "sparse_ndim is 1, but the parameter has 0 dimensions"));
+  CHECK(has(made({"p", {4, 2}, Dtype::kF32, {1, 4}, 1}, nothing).text(), "strides are set"));
+  CHECK(
+      has(made({"p", {4}}, [](weft_param& c) { c.sparse_ndim = 1; }).text(), "WEFT_PARAM_SPARSE is not set"));
   float place = 0;
   CHECK(has(made({"p", {4}, Dtype::kF32, {}, 1}, [&](weft_param& c) { c.gradient = &place; }).text(),
-            "no place"));
+            "must be NULL for a sparse gradient"));
   check(run_threads(2, [&](Rank& self) {
     const Model model({{"p", {4, 2}, Dtype::kF32, {}, self.rank == 0 ? 1u : 2u}});
     std::unique_ptr<Reducer> reducer;

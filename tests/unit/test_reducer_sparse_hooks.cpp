@@ -367,8 +367,9 @@ TEST_CASE(
       self.expect(status.code() == code && has(status.text(), text), status.text());
     }));
   };
-  const char* const nothing_else = "for a sparse gradient it is an all_reduce, sum or avg";
-  refused(Code::kArg, "2 collectives; for a sparse gradient at most one", -1,
+  const char* const nothing_else =
+      "for a sparse gradient it must be an all_reduce with WEFT_OP_SUM or WEFT_OP_AVG";
+  refused(Code::kArg, "collective_count is 2; for a sparse gradient at most one", -1,
           [](weft_hook_plan& plan) { plan.collective_count = 2; });
   refused(Code::kArg, nothing_else, -1, [](weft_hook_plan& plan) { plan.collectives[0].count = 3; });
   refused(Code::kArg, nothing_else, -1, [](weft_hook_plan& plan) { plan.collectives[0].op = WEFT_OP_MAX; });

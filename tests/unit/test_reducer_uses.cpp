@@ -131,7 +131,7 @@ TEST_CASE("a parameter with too few uses is missing, also if the rest is absent"
     self.expect(reducer->begin(nullptr), "begin");
     self.expect(reducer->ready(0, gradients[0], nullptr), "an earlier use");
     refused(self, reducer->absent(&tied, 1), Code::kState,
-            "not for the last time ('tied' became ready 1 times, expected 2 (weft_param.uses))");
+            "in use in this step already ('tied' became ready 1 times, expected 2 (weft_param.uses))");
     refused(self, reducer->finish(rest), Code::kState,
             "'tied' ('tied' became ready 1 times, expected 2 (weft_param.uses))");
     self.expect(reducer->ready(0, gradients[0], nullptr), "the last use");

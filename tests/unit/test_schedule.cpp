@@ -134,8 +134,8 @@ TEST_CASE("an invalid declaration of a hook is refused, naming hook, bucket and 
   refused(set(&C::src_offset_bytes, uint64_t{2}));
   refused(set(&C::src_offset_bytes, UINT64_MAX - 3));
   refused(set(&C::src_space, 5));
-  CHECK(
-      has(refused(set(&C::flags, WEFT_HOOK_COLLECTIVE_DYNAMIC | WEFT_HOOK_COLLECTIVE_OPTIONAL)), "one flag"));
+  CHECK(has(refused(set(&C::flags, WEFT_HOOK_COLLECTIVE_DYNAMIC | WEFT_HOOK_COLLECTIVE_OPTIONAL)),
+            "set only one"));
   CHECK(has(refused([](weft_hook_plan* p) {  // in place, but blocks move with the counts
               p->collectives[0].coll = WEFT_COLL_ALL_GATHER;
               p->collectives[0].count = 2;

@@ -182,7 +182,7 @@ TEST_CASE("state without gradients is in no bucket, and cannot become ready or a
         self.expect(ready.code() == Code::kArg && has(ready.text(), "'" + model[i].name + "') is "),
                     ready.text());
         const Status absent = reducer->absent(&i, 1);
-        self.expect(absent.code() == Code::kArg && has(absent.text(), "it has no gradient") == (i != 2),
+        self.expect(absent.code() == Code::kArg && has(absent.text(), "without a gradient") == (i != 2),
                     absent.text());
         self.expect(reducer->result(i, gradients[i]).code() == Code::kArg, "result");
         self.expect(reducer->wait_param(i, 0).code() == Code::kArg, "wait_param");
