@@ -213,8 +213,7 @@ Status read_sparse_plan(const weft_bucket& bucket, const weft_hook_plan& plan, H
       rest != 0) {
     return bad(
         "collective 0: for a sparse gradient it must be an all_reduce with WEFT_OP_SUM or WEFT_OP_AVG and "
-        "the "
-        "bucket's dtype; all other fields must be 0");
+        "the bucket's dtype; all other fields must be 0");
   }
   hooked->collectives = SparseGradient::kCollectives;
   hooked->sums = sums;

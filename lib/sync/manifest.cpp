@@ -120,7 +120,7 @@ Status check_device(uint64_t index, const Param& param) {
   if (!param.reduced() || param.sparse()) {
     return wrong(index, param.name,
                  cat("it is ", param.sparse() ? "sparse (WEFT_PARAM_SPARSE)" : param.kind(),
-                     ", and must be in host memory in this version: set device_kind to WEFT_DEVICE_HOST"),
+                     ", and must be in host memory (WEFT_DEVICE_HOST) in this version"),
                  Code::kUnsupported);
   }
   return {};
@@ -166,9 +166,7 @@ Status check_names(const std::vector<Param>& params) {
   for (size_t i = 0; i < params.size(); i++) {
     if (params[i].ignored()) continue;
     const auto [it, fresh] = seen.emplace(params[i].name, i);
-    if (!fresh)
-      return wrong(i, params[i].name,
-                   cat("parameter ", it->second, " has the same name; names must be unique"));
+    if (!fresh) return wrong(i, params[i].name, cat("parameter ", it->second, " has the same name"));
   }
   return {};
 }

@@ -152,7 +152,7 @@ TEST_CASE("invalid absent parameters are refused by name, and the step continues
     self.expect(reducer->ready(0, gradients[0], nullptr), "ready");
     refused(reducer->absent(first, 1), Code::kState, "'a') is ready already");
     refused(reducer->finish({}), Code::kState, "'d'");
-    refused(reducer->result(0, gradients[0]), Code::kState, "the last step has no results");
+    refused(reducer->result(0, gradients[0]), Code::kState, "there is no result");
     weft_finish_options rest = WEFT_FINISH_OPTIONS_INIT;
     rest.flags = WEFT_FINISH_REST_ABSENT;
     self.expect(reducer->finish(rest), "finish");
