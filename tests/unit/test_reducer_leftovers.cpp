@@ -92,7 +92,7 @@ TEST_CASE("a rebind clears the last step's state and accumulated gradients") {
     self.expect(reducer->rebind(spare), "rebind");
 
     const Status result = reducer->result(0, gradients[0]);
-    self.expect(has(result.text(), "has no results"), result.text());
+    self.expect(has(result.text(), "there is no result"), result.text());
     const Status waited = reducer->wait_param(0, WEFT_TIMEOUT_POLL);
     self.expect(has(waited.text(), "no synchronised step has begun"), waited.text());
     self.expect(reducer->param(1, &info).ok() && info.absent == 0, "absent from no step");
@@ -129,7 +129,7 @@ TEST_CASE("after a re-plan waits for the last step return, and it has no results
       self.expect(reducer->wait_param(i, WEFT_TIMEOUT_POLL), "its result is in its gradient");
     }
     const Status result = reducer->result(0, gradients[0]);
-    self.expect(has(result.text(), "has no results"), result.text());
+    self.expect(has(result.text(), "there is no result"), result.text());
     const uint64_t before_ns = self.comm->context().clock().now_ns();
     reducer.reset();
     self.expect(!self.comm->failed(), "it ends between steps");
@@ -159,7 +159,7 @@ TEST_CASE("fixed indices are sent again after a rebind, and may differ") {
     fail(self, meeting);
     self.expect(reducer->rebind(spare), "rebind");
     weft_sparse result{};
-    self.expect(has(reducer->sparse_result(0, &result).text(), "has no results"), "no result after a rebind");
+    self.expect(has(reducer->sparse_result(0, &result).text(), "no result"), "no result after a rebind");
     step(9);
     step(9);
   });

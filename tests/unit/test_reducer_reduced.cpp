@@ -315,7 +315,7 @@ TEST_CASE("reduced views are refused with the reason where they are unavailable"
           self.expect(status.code() == Code::kArg && has(status.text(), part), status.text());
         };
         never({.mode = WEFT_GRADIENT_VIEW, .flags = WEFT_REDUCER_REDUCED_VIEWS}, "WEFT_REDUCER_SHARDED");
-        never({.flags = kViews}, "view mode");
+        never({.flags = kViews}, "WEFT_GRADIENT_VIEW");
         never({.mode = WEFT_GRADIENT_VIEW, .flags = kViews | WEFT_REDUCER_UNEVEN}, "WEFT_REDUCER_UNEVEN");
         self.expect(make_reducer(self.comm, model, allreduce_hook(), &other,
                                  {.mode = WEFT_GRADIENT_VIEW, .flags = WEFT_REDUCER_SHARDED}),

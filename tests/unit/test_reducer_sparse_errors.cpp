@@ -93,7 +93,7 @@ TEST_CASE("misuse of sparse gradients is refused at the call, by name") {
     null.values = nullptr;
     refused(reducer->ready_sparse(1, null, nullptr), Code::kArg, "values is NULL");
     null.count = UINT64_MAX;
-    refused(reducer->ready_sparse(1, null, nullptr), Code::kArg, "too many");
+    refused(reducer->ready_sparse(1, null, nullptr), Code::kArg, "weft_sparse.count is");
     self.expect(reducer->ready_sparse(1, good.c(), nullptr), "none of these counted");
     refused(reducer->ready_sparse(1, good.c(), nullptr), Code::kState, "'sparse') became ready twice");
     self.expect(reducer->ready(0, gradients[0], nullptr), "ready");
@@ -193,7 +193,7 @@ TEST_CASE("counts and indices of other ranks are checked before they are used") 
     OneSide exchange(3);
     exchange.counts({2, 3, 11});
     const Status bad = exchange.stage(1);
-    CHECK(has(bad.text(), "rank 2 counts 11; at most 10"));
+    CHECK(has(bad.text(), "rank 2 published a count of 11 for this collective; at most 10"));
     CHECK(bad.info().ranks == std::vector<int>{2});
   }
   {
