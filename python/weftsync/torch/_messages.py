@@ -124,6 +124,8 @@ class Messages:
             try:
                 request.done()
                 tag, size = (int(one) for one in header)
+                if size < 0:
+                    raise RuntimeError(f"weft recv: rank {peer} sent a header with {size} bytes, expected 0 or more")
                 posted = next((one for one in self._posted if one.fits(peer, tag)), None)
                 if posted is not None and posted.target.nbytes == size:
                     content = posted.target
@@ -142,6 +144,9 @@ class Messages:
                     _threads.watch(received._handle, lambda: self._ended(message, received))
             except WeftError as error:
                 self._fail(peer, converted(error, "recv", 0.0))
+                return
+            except RuntimeError as error:  # also torch's, without memory for so many bytes
+                self._fail(peer, error)
                 return
             self._listen(peer)
 
