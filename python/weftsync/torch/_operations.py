@@ -229,12 +229,7 @@ class Operations:
             raise refused("_allgather_base", "output tensor must have the same type as input tensor")
         if output.numel() != input.numel() * self._weft_size:
             raise refused("_allgather_base", "output tensor size must be equal to world_size times input tensor size")
-        source = flat([input])
-        target = output.detach() if output.is_contiguous() else torch.empty_like(
-            output, memory_format=torch.contiguous_format)
-        if _overlap(source, target):
-            source = source.clone()
-        finish = None if target.data_ptr() == output.data_ptr() else lambda: spread(target.view(-1), [output])
+        source, target, finish = _destination(flat([input]), output)
         return self._start("_allgather_base", lambda seconds: self.comm.all_gather(
             part(source), part(target), timeout=seconds, wait=False), _options(opts), [input], [output], finish)
 
@@ -296,12 +291,7 @@ class Operations:
         if output.dtype != input.dtype:
             raise refused("alltoall_base", "tensors must all have the same type")
         taken, given = self._rows(output, output_split_sizes), self._rows(input, input_split_sizes)
-        source = flat([input])
-        target = output.detach() if output.is_contiguous() else torch.empty_like(
-            output, memory_format=torch.contiguous_format)
-        if _overlap(source, target):
-            source = source.clone()
-        finish = None if target.data_ptr() == output.data_ptr() else lambda: spread(target.view(-1), [output])
+        source, target, finish = _destination(flat([input]), output)
         return self._start("all_to_all", lambda seconds: self.comm.all_to_all_v(
             part(source), given, part(target), taken, timeout=seconds, wait=False), _options(opts), [input], [output],
             finish)
@@ -438,6 +428,16 @@ def _only(lists: Any, name: str) -> Any:
     if len(lists) != 1:
         raise refused(name, f"requires a single-element output/input list, got {len(lists)} lists")
     return lists[0]
+
+
+def _destination(source: torch.Tensor, output: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor,
+                                                                    Optional[Callable[[], None]]]:
+    """Return a source that does not overlap output, a contiguous target, and its copy to output, if one is needed."""
+    target = output.detach() if output.is_contiguous() else torch.empty_like(
+        output, memory_format=torch.contiguous_format)
+    if _overlap(source, target):
+        source = source.clone()
+    return source, target, None if target.data_ptr() == output.data_ptr() else lambda: spread(target.view(-1), [output])
 
 
 def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
