@@ -71,9 +71,9 @@ void bind_to(int core) {
 }
 
 // A barrier of all threads. Each has a core of its own, so it spins.
-class Meeting {
+class ThreadBarrier {
  public:
-  explicit Meeting(size_t threads) : threads_(threads) {}
+  explicit ThreadBarrier(size_t threads) : threads_(threads) {}
   void wait() {
     const size_t round = round_.load(std::memory_order_acquire);
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == threads_) {
@@ -163,14 +163,14 @@ double measure(const std::vector<int>& cores, size_t count, bool copies) {
   const std::vector<Floats> buffers = allocate(threads, count), others = allocate(threads, count);
   std::vector<std::vector<double>> times(threads, std::vector<double>(passes));
   std::vector<char> right(threads, 0);
-  Meeting meeting(threads);
+  ThreadBarrier barrier(threads);
   on_all(cores, [&](size_t t) {
     const auto [begin, end] = slice(count, t, threads);
     const Sum sum(buffers, begin, end);
     std::fill_n(others[t].get(), count, 0.0F);
     for (size_t pass = 0; pass < kWarmup + passes; pass++) {
       std::fill_n(buffers[t].get(), count, static_cast<float>(pass % 7));
-      meeting.wait();
+      barrier.wait();
       const Clock::time_point start = Clock::now();
       if (copies) {
         std::memcpy(others[t].get(), buffers[t].get(), count * sizeof(float));
@@ -179,7 +179,7 @@ double measure(const std::vector<int>& cores, size_t count, bool copies) {
       }
       const std::chrono::duration<double, std::micro> took = Clock::now() - start;
       if (pass >= kWarmup) times[t][pass - kWarmup] = took.count();
-      meeting.wait();
+      barrier.wait();
     }
     const float last = static_cast<float>((kWarmup + passes - 1) % 7);
     const float* const result = copies ? others[t].get() : buffers[t].get();

@@ -10,8 +10,8 @@
 #include "base/dl.h"
 #include "base/text.h"
 #include "coll/hierarchical/hierarchical.h"
-#include "frames/custom_link.h"
-#include "frames/meet.h"
+#include "framed/connect.h"
+#include "framed/custom_link.h"
 #include "mpi_flavour.h"
 
 #define WEFT_BACKEND(name)  \
@@ -178,8 +178,8 @@ Status Registry::add(const weft_transport& table) {
     return Status();
   };
   backend.make_transport = [](const BackendArgs& args, std::unique_ptr<Transport>* transport) {
-    return frames::meet_over(
-        std::make_unique<frames::CustomLink>(*static_cast<const weft_transport*>(args.self),
+    return framed::connect_over(
+        std::make_unique<framed::CustomLink>(*static_cast<const weft_transport*>(args.self),
                                              args.exchange.rank(), args.exchange.size(), args.log),
         args, transport);
   };

@@ -15,14 +15,14 @@ LAYERS = {
     "lib/base": ["base/"],
     "lib/core": ABOVE_CORE,
     "lib/rendezvous": ABOVE_CORE + ["rendezvous/"],
-    "lib/frames": ABOVE_CORE + ["frames/"],
+    "lib/framed": ABOVE_CORE + ["framed/"],
     "lib/kernels": ABOVE_CORE + ["kernels/"],
     "lib/coll": ABOVE_CORE + ["coll/"],
     "lib/trace": ABOVE_CORE + ["trace/"],
     "lib/sync": ABOVE_CORE + ["rendezvous/", "kernels/", "coll/", "trace/", "sync/"],
 }
 LIB_FOLDERS = [folder.split("/")[1] + "/" for folder in LAYERS]
-LAYERS["lib/capi"] = LIB_FOLDERS + ["capi/", "form.h", "registry.h"]
+LAYERS["lib/capi"] = LIB_FOLDERS + ["capi/", "bootstrap.h", "registry.h"]
 HOOK_SEES = ["base/", "core/hook.h", "core/device.h", "core/select_scratch.h", "common/"]  # hooks/common
 
 # (description, pattern in code without comments and strings, files where it is allowed).
@@ -89,7 +89,7 @@ def allowed_prefixes(path):
         return LIB_FOLDERS + [""] if len(parts) == 2 else LAYERS.get("/".join(parts[:2]), [])
     own = "/".join(parts[:2]) + "/"
     names = [own, parts[1] + "/"]
-    return names + (ABOVE_CORE + ["frames/"] if parts[0] == "backends" else HOOK_SEES)
+    return names + (ABOVE_CORE + ["framed/"] if parts[0] == "backends" else HOOK_SEES)
 
 
 def may_include(path, included, root):

@@ -135,7 +135,7 @@ Status Kernels::squares(DeviceStream stream, const SquaresKernelArgs& args) {
   if (!is_float(static_cast<Dtype>(args.dtype)))
     return Status::error(Code::kArg, cat("cannot sum squares of ", name(static_cast<Dtype>(args.dtype)),
                                          " values on a CUDA device: a floating-point dtype is needed"));
-  WEFT_TRY(launch(kSquares, stream, shares(shares(args.count, kSquaresStretch), kKernelGroups), args));
+  WEFT_TRY(launch(kSquares, stream, shares(shares(args.count, kSquaresRange), kKernelGroups), args));
   return launch(kSquaresTotal, stream, 1, args);
 }
 

@@ -22,7 +22,7 @@ class ProgramsDriver {
   bool find(const std::string& file);
   bool found() const { return attributes_of_.load(std::memory_order_acquire) != nullptr; }
   // Call it only after the driver was found. A driver that the program has not initialised knows no memory.
-  PointerInfo look_at(const void* pointer) const {
+  PointerInfo query_pointer(const void* pointer) const {
     return ask(attributes_of_.load(std::memory_order_acquire), pointer);
   }
 

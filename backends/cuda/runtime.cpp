@@ -95,8 +95,9 @@ Status Runtime::within(int device, const std::function<Status()>& work) {
   return work();
 }
 
-Status Runtime::look_at(const void* pointer, PointerInfo* info) {
-  *info = loaded() ? ask(cuda_.call.cuPointerGetAttributes, pointer) : programs_driver_.look_at(pointer);
+Status Runtime::query_pointer(const void* pointer, PointerInfo* info) {
+  *info =
+      loaded() ? ask(cuda_.call.cuPointerGetAttributes, pointer) : programs_driver_.query_pointer(pointer);
   return {};
 }
 

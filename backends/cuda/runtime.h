@@ -26,7 +26,7 @@ class Runtime final : public Accelerator {
 
   Status current_device(int* device) override;
   Status within(int device, const std::function<Status()>& work) override;
-  Status look_at(const void* pointer, PointerInfo* info) override;
+  Status query_pointer(const void* pointer, PointerInfo* info) override;
   Status check_stream(int device, DeviceStream stream) override;
   Status check_captured(int device, DeviceStream stream) override;
   bool own_of_thread(DeviceStream stream) const override;

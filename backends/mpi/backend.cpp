@@ -1,7 +1,7 @@
 // The export of the mpi modules, libweft-mpi-openmpi.so and libweft-mpi-mpich.so.
 #include "core/backend.h"
 
-#include "frames/meet.h"
+#include "framed/connect.h"
 #include "library.h"
 #include "mpi_link.h"
 
@@ -16,9 +16,9 @@ Status probe(const Libraries&, std::string* detail) {
 
 Status connect(const BackendArgs& args, std::unique_ptr<Transport>* transport) {
   const bool natives = args.self != nullptr;
-  return frames::meet_over(std::make_unique<MpiLink>(args.exchange, args.deadline, args.progress_thread,
-                                                     natives, args.clock, args.log),
-                           args, transport);
+  return framed::connect_over(std::make_unique<MpiLink>(args.exchange, args.deadline, args.progress_thread,
+                                                        natives, args.clock, args.log),
+                              args, transport);
 }
 
 const Backend& backend() noexcept {

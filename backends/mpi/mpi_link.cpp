@@ -9,7 +9,7 @@
 #include "base/guard.h"
 #include "base/text.h"
 #include "base/thread.h"
-#include "frames/wire.h"
+#include "framed/wire.h"
 
 namespace weft::mpi {
 namespace {
@@ -69,7 +69,7 @@ MpiLink::~MpiLink() {
   stop();
 }
 
-Status MpiLink::open(frames::LinkEvents& events, Bytes* address) {
+Status MpiLink::open(framed::LinkEvents& events, Bytes* address) {
   events_ = &events;
   WEFT_TRY(begin(size_, progress_thread_, &callers_));
   opener_ = std::this_thread::get_id();
@@ -225,19 +225,19 @@ Status MpiLink::make_communicator(const std::vector<int>& world_ranks, int tag) 
   return error == MPI_SUCCESS ? Status() : failed("MPI_Comm_set_attr", error);
 }
 
-Status MpiLink::connect(int /*peer*/, ByteView /*address*/, frames::LinkLimits* limits) {
-  limits->piece_bytes = kSlotBytes - frames::kMostHeadBytes;
+Status MpiLink::connect(int /*peer*/, ByteView /*address*/, framed::LinkLimits* limits) {
+  limits->piece_bytes = kSlotBytes - framed::kMostHeadBytes;
   limits->eager_bytes = kEagerBytes;
   return {};
 }
 
-bool MpiLink::send(int peer, ByteView head, ByteView data, frames::Lent& lent) {
+bool MpiLink::send(int peer, ByteView head, ByteView data, framed::InFlightFrame& frame) {
   const std::lock_guard lock(mutex_);
   if (!may_call()) return false;
   if (free_slots_.empty() || first_waiting_ < waiting_.size()) {
-    lent.busy = true;
-    lent.peer = peer;
-    waiting_.push_back({peer, head, data, &lent});
+    frame.busy = true;
+    frame.peer = peer;
+    waiting_.push_back({peer, head, data, &frame});
     return true;
   }
   const size_t slot = free_slots_.back();
@@ -264,7 +264,7 @@ void MpiLink::start(size_t slot, int peer, ByteView head, ByteView data) {
 bool MpiLink::progress() {
   const std::lock_guard lock(mutex_);
   bool any = !given_up_.empty();
-  for (frames::Lent* lent : std::exchange(given_up_, {})) events_->sent(*lent, {});
+  for (framed::InFlightFrame* frame : std::exchange(given_up_, {})) events_->sent(*frame, {});
   if (!may_call()) return any;
   any |= receive();
   any |= reclaim();
@@ -289,11 +289,11 @@ bool MpiLink::receive() {
     if (error == MPI_SUCCESS) error = MPI_Get_count(&status, MPI_BYTE, &bytes);
     if (error == MPI_SUCCESS && bytes >= 0) {
       const ByteView frame(receive_slot(next_receive_), static_cast<size_t>(bytes));
-      const ByteView head = frames::head_of(frame);
+      const ByteView head = framed::head_of(frame);
       if (bytes == 0) {
-        farewells_++;
+        goodbyes_++;
       } else if (!winding_up_) {
-        events_->heard(head, frame.subspan(head.size()));
+        events_->on_frame(head, frame.subspan(head.size()));
       }
       any = true;
       error = post_receive(next_receive_);
@@ -334,11 +334,11 @@ bool MpiLink::send_waiting() {
   bool any = false;
   while (comm_ != MPI_COMM_NULL && first_waiting_ < waiting_.size() && !free_slots_.empty()) {
     const Waiting next = waiting_[first_waiting_++];
-    if (next.lent == nullptr) continue;
+    if (next.frame == nullptr) continue;
     const size_t slot = free_slots_.back();
     free_slots_.pop_back();
     start(slot, next.peer, next.head, next.data);
-    events_->sent(*next.lent, {});
+    events_->sent(*next.frame, {});
     any = true;
   }
   if (first_waiting_ == waiting_.size()) {
@@ -351,8 +351,8 @@ bool MpiLink::send_waiting() {
 void MpiLink::close(int peer) {
   const std::lock_guard lock(mutex_);
   for (size_t i = first_waiting_; i < waiting_.size(); i++) {
-    if (waiting_[i].peer == peer && waiting_[i].lent != nullptr) {
-      given_up_.push_back(std::exchange(waiting_[i].lent, nullptr));
+    if (waiting_[i].peer == peer && waiting_[i].frame != nullptr) {
+      given_up_.push_back(std::exchange(waiting_[i].frame, nullptr));
     }
   }
 }
@@ -406,7 +406,7 @@ bool MpiLink::may_call() {
 void MpiLink::lose_all(const Status& why) {
   if (std::exchange(all_lost_, true) || winding_up_) return;
   for (size_t i = first_waiting_; i < waiting_.size(); i++) {
-    if (waiting_[i].lent != nullptr) given_up_.push_back(std::exchange(waiting_[i].lent, nullptr));
+    if (waiting_[i].frame != nullptr) given_up_.push_back(std::exchange(waiting_[i].frame, nullptr));
   }
   log_.error(why.text());
   for (int r = 0; r < size_; r++) {
@@ -431,7 +431,7 @@ void MpiLink::wind_up() {
   }
   const auto everybody_is_done = [&] {
     receive();
-    return farewells_ == size_ - 1 && (natives_ == nullptr || natives_->settled());
+    return goodbyes_ == size_ - 1 && (natives_ == nullptr || natives_->settled());
   };
   const bool clean = !all_lost_ && within_time(leaving, everybody_is_done);
   for (MPI_Request& request : receives_) {

@@ -2,7 +2,7 @@
 // into and reads from. MPI cannot be made to release a buffer while a rank does not answer. Memory that MPI
 // still uses when a link ends is never freed.
 //
-// Threads: as frames/link.h says. MPI_Finalize, on a thread of the program, ends the link first
+// Threads: as framed/link.h says. MPI_Finalize, on a thread of the program, ends the link first
 // (on_finalize), so every use of MPI is under mutex_.
 #pragma once
 
@@ -16,13 +16,13 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "core/exchange.h"
-#include "frames/link.h"
+#include "framed/link.h"
 #include "library.h"
 #include "native.h"
 
 namespace weft::mpi {
 
-class MpiLink final : public frames::Link {
+class MpiLink final : public framed::Link {
  public:
   // clock and log outlive the link; exchange outlives join(), which ends by the deadline if MPI lets any
   // thread call it. progress_thread: a thread of Weft calls MPI too. natives: enables MPI's own collectives;
@@ -30,11 +30,11 @@ class MpiLink final : public frames::Link {
   MpiLink(Exchange& exchange, Deadline deadline, bool progress_thread, bool natives, Clock& clock, Log& log);
   ~MpiLink() override;
 
-  Status open(frames::LinkEvents& events, Bytes* address) override;
+  Status open(framed::LinkEvents& events, Bytes* address) override;
   bool joins() const override { return true; }
   Status join(const std::vector<ByteView>& addresses) override;
-  Status connect(int peer, ByteView address, frames::LinkLimits* limits) override;
-  bool send(int peer, ByteView head, ByteView data, frames::Lent& lent) override;
+  Status connect(int peer, ByteView address, framed::LinkLimits* limits) override;
+  bool send(int peer, ByteView head, ByteView data, framed::InFlightFrame& frame) override;
   bool progress() override;
   void close(int peer) override;
   void stop() override;
@@ -50,7 +50,7 @@ class MpiLink final : public frames::Link {
     int peer = 0;
     ByteView head;
     ByteView data;
-    frames::Lent* lent = nullptr;  // null: it was returned
+    framed::InFlightFrame* frame = nullptr;  // null: it was returned
   };
 
   Status make_communicator(const std::vector<int>& world_ranks, int tag);
@@ -81,11 +81,11 @@ class MpiLink final : public frames::Link {
   const bool with_natives_;
   Clock& clock_;
   Log& log_;
-  frames::LinkEvents* events_ = nullptr;
+  framed::LinkEvents* events_ = nullptr;
   Callers callers_ = Callers::kAny;
   std::thread::id opener_;
 
-  std::recursive_mutex mutex_;        // guards the members below; taken again by sends from inside heard()
+  std::recursive_mutex mutex_;        // guards the members below; taken again by sends from inside on_frame()
   MPI_Comm comm_ = MPI_COMM_NULL;     // null: MPI is no longer called, or not yet
   std::unique_ptr<Natives> natives_;  // or null
   int keyval_ = MPI_KEYVAL_INVALID;
@@ -101,8 +101,8 @@ class MpiLink final : public frames::Link {
   std::vector<MPI_Status> statuses_;  // the same
   std::vector<Waiting> waiting_;      // from first_waiting_ on
   size_t first_waiting_ = 0;
-  std::vector<frames::Lent*> given_up_;  // returned by the next progress()
-  int farewells_ = 0;                    // last frames received, one for each rank
+  std::vector<framed::InFlightFrame*> given_up_;  // returned by the next progress()
+  int goodbyes_ = 0;                              // last frames received, one for each rank
   bool winding_up_ = false;
   bool all_lost_ = false;
   std::atomic<bool> stopping_{false};    // set by stop()

@@ -15,7 +15,7 @@
 
 #include "core/accelerator.h"
 #include "core/backend.h"
-#include "doors.h"
+#include "launch_gate.h"
 #include "library.h"
 
 namespace weft::nccl {
@@ -67,7 +67,7 @@ class Communicator {
   // True if NCCL sends messages, which requires a progress thread on every rank. A rank that computes between
   // two calls would otherwise hold the other ranks' launch gates. Constant.
   bool messages() const { return messages_; }
-  Doors& doors() { return doors_; }
+  LaunchGate& launch_gate() { return launch_gate_; }
   // Returns kArg if the stream belongs to another device. Any thread.
   Status check_device(const DeviceCall& call) const;
 
@@ -139,7 +139,7 @@ class Communicator {
   const std::shared_ptr<Held> held_;
   DeviceStream stream_ = nullptr;
   bool messages_ = false;
-  Doors doors_;
+  LaunchGate launch_gate_;
   uint64_t turns_ = 0;                // on rank 0: the number of turns given
   uint64_t turn_ = 0;                 // the current turn
   Status failure_;                    // set before aborted_

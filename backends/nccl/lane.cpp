@@ -31,7 +31,7 @@ uint64_t Lane::memory_bytes() const {
 }
 
 void Lane::start(const CollectiveArgs& args, uint64_t slot) {
-  whole_ = {Descriptor::of(args), told_slot(args, slot)};
+  whole_ = {Descriptor::of(args), reported_slot(args, slot)};
   own_ = args.device != nullptr && (executes(args) || args.coll == Coll::kBarrier);
   args_ = args;
   if (!own_) return start_below(args);
@@ -65,9 +65,9 @@ Poll Lane::advance() {
   Status status;
   switch (state_) {
     case State::kStream:
-      status = look_at_stream();
+      status = poll_stream();
       break;
-    case State::kMeeting:
+    case State::kBarrier:
       status = begin_numbering();
       break;
     case State::kNumbering:
@@ -80,7 +80,7 @@ Poll Lane::advance() {
       status = settle();
       break;
     default:
-      status = look_at_work();
+      status = poll_work();
   }
   if (!status.ok()) return fail(status);
   if (state_ == State::kOver) return Poll::kFinished;
@@ -88,18 +88,18 @@ Poll Lane::advance() {
 }
 
 // Queues nothing behind the program's work. If that hangs, it holds no NCCL work, which could not be aborted.
-Status Lane::look_at_stream() {
+Status Lane::poll_stream() {
   bool arrived = false;
   WEFT_TRY(communicator_->accelerator().query(communicator_->device(), args_.device->ready, &arrived));
-  return arrived ? begin_meeting() : Status();
+  return arrived ? begin_barrier() : Status();
 }
 
-Status Lane::begin_meeting() {
+Status Lane::begin_barrier() {
   if (communicator_->size() == 1) return begin_numbering();
-  CollectiveArgs meeting;
-  meeting.dtype = args_.dtype;
-  state_ = State::kMeeting;
-  start_below(meeting);
+  CollectiveArgs barrier;
+  barrier.dtype = args_.dtype;
+  state_ = State::kBarrier;
+  start_below(barrier);
   return {};
 }
 
@@ -128,7 +128,7 @@ Status Lane::begin_numbering() {
 Status Lane::begin_work() {
   WEFT_TRY(communicator_->failure());
   const auto calls = communicator_->try_calls();
-  if (!calls || !communicator_->doors().enter()) return {};
+  if (!calls || !communicator_->launch_gate().enter()) return {};
   state_ = State::kLaunching;
   communicator_->count(args_.count * dtype_size(args_.dtype));
   return launch(*communicator_, args_, work_);
@@ -149,11 +149,11 @@ Status Lane::settle() {
   return {};
 }
 
-Status Lane::look_at_work() {
+Status Lane::poll_work() {
   bool done = false;
   WEFT_TRY(communicator_->reached(done_, &done));
   if (!done) return {};
-  communicator_->doors().leave();
+  communicator_->launch_gate().leave();
   state_ = State::kOver;
   return {};
 }

@@ -31,7 +31,7 @@ class Lane final : public CollectiveLane {
   std::vector<int> missing() const override { return meets() ? below_->missing() : std::vector<int>(); }
   bool waits_for(int rank) const override { return meets() && below_->waits_for(rank); }
   std::vector<int> absent() const override { return meets() ? below_->absent() : std::vector<int>(); }
-  void share_waits(WaitNotes* notes) override { below_->share_waits(notes); }
+  void share_waits(WaitStats* notes) override { below_->share_waits(notes); }
   const char* algorithm() const override { return own_ ? "nccl" : below_->algorithm(); }
   uint64_t memory_bytes() const override;
   void rest() override { below_->rest(); }
@@ -39,7 +39,7 @@ class Lane final : public CollectiveLane {
  private:
   enum class State : uint8_t {
     kStream,     // the program's stream has not reached it
-    kMeeting,    // some rank has not arrived
+    kBarrier,    // some rank has not arrived
     kNumbering,  // rank 0 assigns its turn
     kTurn,
     kLaunching,  // NCCL is putting it on the stream
@@ -47,16 +47,16 @@ class Lane final : public CollectiveLane {
     kEnding,  // failed on the device; NCCL has not released it yet
     kOver,
   };
-  bool meets() const { return !own_ || state_ == State::kMeeting || state_ == State::kNumbering; }
+  bool meets() const { return !own_ || state_ == State::kBarrier || state_ == State::kNumbering; }
   bool on_device() const { return own_ && state_ >= State::kLaunching && state_ < State::kOver; }
   void start_below(CollectiveArgs args);
   Poll advance();
-  Status look_at_stream();
-  Status begin_meeting();
+  Status poll_stream();
+  Status begin_barrier();
   Status begin_numbering();
   Status begin_work();
   Status settle();
-  Status look_at_work();
+  Status poll_work();
   Poll fail(const Status& status);
 
   const std::shared_ptr<Communicator> communicator_;

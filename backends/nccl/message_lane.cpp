@@ -8,7 +8,7 @@
 namespace weft::nccl {
 namespace {
 
-// Values of a verdict. Other notes carry no value.
+// Values of a decision. Other notes carry no value.
 constexpr uint64_t kRefused = 0;
 constexpr uint64_t kGranted = 1;
 
@@ -25,7 +25,7 @@ MessageLane::MessageLane(std::shared_ptr<Communicator> communicator, int peer, b
 
 // Keeps the event while the device may still record it, that is until NCCL has released the communicator.
 MessageLane::~MessageLane() {
-  doors().give_back(this);
+  launch_gate().give_back(this);
   if (done_ == nullptr || (on_device() && !communicator_->ended())) return;
   communicator_->accelerator().destroy_event(communicator_->device(), done_);
 }
@@ -42,7 +42,7 @@ void MessageLane::rest() {
 }
 
 void MessageLane::start(const CollectiveArgs& args, uint64_t slot) {
-  whole_ = {Descriptor::of(args), told_slot(args, slot)};
+  whole_ = {Descriptor::of(args), reported_slot(args, slot)};
   own_ = args.device != nullptr;
   args_ = args;
   talks_ = nullptr;
@@ -61,7 +61,7 @@ void MessageLane::say(State state, uint64_t word) {
   note(state, true);
 }
 
-void MessageLane::hear(State state) {
+void MessageLane::receive(State state) {
   note(state, false);
 }
 
@@ -111,41 +111,41 @@ Poll MessageLane::advance() {
 Status MessageLane::step() {
   switch (state_) {
     case State::kStream:
-      return look_at_stream();
+      return poll_stream();
     case State::kHello:
       after_hello();
       return {};
     case State::kHere:
-      asks_ ? void(state_ = State::kDoor) : hear(State::kAsk);
+      asks_ ? void(state_ = State::kGate) : receive(State::kAsk);
       return {};
-    case State::kDoor:
-      if (doors().take(this)) say(State::kAsk, kGranted);
+    case State::kGate:
+      if (launch_gate().take(this)) say(State::kAsk, kGranted);
       return {};
     case State::kAsk:
-      asks_ ? hear(State::kVerdict) : void(state_ = State::kDecide);
+      asks_ ? receive(State::kDecision) : void(state_ = State::kDecide);
       return {};
     case State::kDecide:
       decide();
       return {};
-    case State::kVerdict:
+    case State::kDecision:
       after_verdict();
       return {};
     case State::kCalm:
-      if (!doors().collective()) say(State::kHere, kGranted);
+      if (!launch_gate().collective()) say(State::kHere, kGranted);
       return {};
     case State::kCall:
       return call();
     case State::kLaunching:
       return settle();
     default:
-      return look_at_work();
+      return poll_work();
   }
 }
 
-Status MessageLane::look_at_stream() {
+Status MessageLane::poll_stream() {
   bool arrived = false;
   WEFT_TRY(communicator_->accelerator().query(communicator_->device(), args_.device->ready, &arrived));
-  if (arrived) sends_ ? say(State::kHello, kGranted) : hear(State::kHello);
+  if (arrived) sends_ ? say(State::kHello, kGranted) : receive(State::kHello);
   return {};
 }
 
@@ -153,9 +153,9 @@ void MessageLane::after_hello() {
   if (args_.count == 0) {
     state_ = State::kOver;
   } else if (sends_) {
-    hear(asks_ ? State::kHere : State::kAsk);
+    receive(asks_ ? State::kHere : State::kAsk);
   } else if (asks_) {
-    state_ = State::kDoor;
+    state_ = State::kGate;
   } else {
     say(State::kHere, kGranted);
   }
@@ -164,10 +164,10 @@ void MessageLane::after_hello() {
 // Neither answers nor takes the gate while another message holds it: that message ends, or gives the gate
 // back, independently of this one.
 void MessageLane::decide() {
-  if (doors().collective()) {
-    say(State::kVerdict, kRefused);
-  } else if (doors().take(this)) {
-    say(State::kVerdict, kGranted);
+  if (launch_gate().collective()) {
+    say(State::kDecision, kRefused);
+  } else if (launch_gate().take(this)) {
+    say(State::kDecision, kGranted);
   }
 }
 
@@ -175,8 +175,8 @@ void MessageLane::after_verdict() {
   if (word_ == kGranted) {
     state_ = State::kCall;
   } else if (asks_) {
-    doors().give_back(this);
-    hear(State::kHere);
+    launch_gate().give_back(this);
+    receive(State::kHere);
   } else {
     state_ = State::kCalm;
   }
@@ -210,11 +210,11 @@ Status MessageLane::settle() {
   return {};
 }
 
-Status MessageLane::look_at_work() {
+Status MessageLane::poll_work() {
   bool done = false;
   WEFT_TRY(communicator_->reached(done_, &done));
   if (!done) return {};
-  doors().give_back(this);
+  launch_gate().give_back(this);
   state_ = State::kOver;
   return {};
 }
@@ -227,7 +227,7 @@ Poll MessageLane::fail(const Status& status) {
     state_ = State::kEnding;
     return Poll::kWaiting;
   }
-  doors().give_back(this);
+  launch_gate().give_back(this);
   state_ = State::kOver;
   return Poll::kFinished;
 }

@@ -1,14 +1,14 @@
 // The messages from one rank to another. NCCL sends those between devices; the lanes below send those of host
 // memory.
 //
-// A message runs alone on both devices (doors.h). Its ranks take their launch gates one after the other, the
-// lower rank first (it asks). They coordinate by notes on the lanes below, which carry the descriptor of the
-// call:
+// A message runs alone on both devices (launch_gate.h). Its ranks take their launch gates one after the
+// other, the lower rank first (it asks). They coordinate by notes on the lanes below, which carry the
+// descriptor of the call:
 //
 //   hello   from the sender, when the program's stream has reached the message
 //   here    from the higher rank, when it is ready as well
 //   ask     from the lower rank, which has taken its own gate
-//   verdict from the higher rank. Granted: it has taken its own gate too, and both launch. Refused: it has a
+//   decision from the higher rank. Granted: it has taken its own gate too, and both launch. Refused: it has a
 //           collective inside; the lower rank gives its gate back, and waits for the next "here"
 //
 // A hello from the higher rank counts as "here". So no rank holds a gate while it waits for the other rank's
@@ -53,10 +53,10 @@ class MessageLane final : public CollectiveLane {
     kStream,  // the program's stream has not reached it
     kHello,
     kHere,
-    kDoor,  // the lower rank waits for its own gate
+    kGate,  // the lower rank waits for its own gate
     kAsk,
     kDecide,  // the higher rank tries its own gate
-    kVerdict,
+    kDecision,
     kCalm,  // the higher rank has refused, and waits for its collectives
     kCall,
     kLaunching,  // NCCL is putting it on the stream
@@ -71,20 +71,20 @@ class MessageLane final : public CollectiveLane {
   };
   bool on_device() const { return own_ && state_ >= State::kLaunching && state_ < State::kOver; }
   const CollectiveLane* talks() const { return own_ ? talks_ : data_.lane.get(); }
-  Doors& doors() { return communicator_->doors(); }
+  LaunchGate& launch_gate() { return communicator_->launch_gate(); }
   // Send or receive a note; `state` is the state until that completes.
   void say(State state, uint64_t word);
-  void hear(State state);
+  void receive(State state);
   void note(State state, bool says);
   Poll advance();
   Status step();
-  Status look_at_stream();
+  Status poll_stream();
   void after_hello();
   void decide();
   void after_verdict();
   Status call();
   Status settle();
-  Status look_at_work();
+  Status poll_work();
   Poll fail(const Status& status);
 
   const std::shared_ptr<Communicator> communicator_;

@@ -56,7 +56,7 @@ class ShmCollectives final : public Collectives {
     *at = group_->memory(rank, place);
     return {};
   }
-  Kept kept(const CollectiveArgs& args) const override {
+  InPlaceSlice in_place_slice(const CollectiveArgs& args) const override {
     const uint64_t element = dtype_size(args.dtype), bytes = args.count * element;
     uint64_t place = 0;
     const bool mapped = bytes >= kMappedMin && group_->in_arena(args.src, bytes, element, &place);

@@ -2,7 +2,7 @@
 
 #include <iterator>
 
-#include "core/contest.h"
+#include "core/crossover.h"
 
 namespace weft::shm {
 namespace {
@@ -14,25 +14,25 @@ constexpr int kLeastRepeats = 2;  // the first one touches cold memory
 constexpr uint64_t kOneShotSizes[] = {2 << 10,  4 << 10,  8 << 10,   16 << 10,
                                       32 << 10, 64 << 10, 128 << 10, 256 << 10};
 constexpr uint64_t kPullSizes[] = {512 << 10, 1 << 20, 2 << 20, 4 << 20};
-constexpr uint64_t kLevelSizes[] = {256 << 10, 512 << 10, 1 << 20, 2 << 20, kLargestLevelTrial};
+constexpr uint64_t kLevelSizes[] = {256 << 10, 512 << 10, 1 << 20, 2 << 20, kLargestLevelTuned};
 
-Contest::Run along(Trial& trial, Route small, Route large) {
-  return [&trial, small, large](bool is_small, uint64_t bytes, uint64_t* slowest_ns, uint64_t* elapsed_ns) {
-    return trial.run(is_small ? small : large, bytes, slowest_ns, elapsed_ns);
+CrossoverSearch::Run along(Tuner& tuner, Route small, Route large) {
+  return [&tuner, small, large](bool is_small, uint64_t bytes, uint64_t* slowest_ns, uint64_t* elapsed_ns) {
+    return tuner.run(is_small ? small : large, bytes, slowest_ns, elapsed_ns);
   };
 }
 
 }  // namespace
 
-uint64_t largest_trial(bool pull) {
+uint64_t largest_tuned(bool pull) {
   return pull ? *std::rbegin(kPullSizes) : *std::rbegin(kOneShotSizes);
 }
 
-Status calibrate(Trial& trial, bool one_shot, bool pull, Thresholds* thresholds) {
-  const Contest::Run run_short = along(trial, Route::kOneShot, Route::kTwoShot);
-  const Contest::Run run_long = along(trial, Route::kTwoShot, Route::kPulled);
-  Contest shorts(kOneShotSizes);
-  Contest longs(kPullSizes);
+Status calibrate(Tuner& tuner, bool one_shot, bool pull, Thresholds* thresholds) {
+  const CrossoverSearch::Run run_short = along(tuner, Route::kOneShot, Route::kTwoShot);
+  const CrossoverSearch::Run run_long = along(tuner, Route::kTwoShot, Route::kPulled);
+  CrossoverSearch shorts(kOneShotSizes);
+  CrossoverSearch longs(kPullSizes);
   bool over = false;
   for (int turn = 0; turn < kTurns && !over; turn++) {
     for (int i = 0; one_shot && i < kShortRepeats && !over; i++) {
@@ -53,14 +53,14 @@ Status calibrate(Trial& trial, bool one_shot, bool pull, Thresholds* thresholds)
   return {};
 }
 
-Status calibrate_levels(Trial& trial, Thresholds* thresholds) {
-  Contest levels(kLevelSizes);
+Status calibrate_levels(Tuner& tuner, Thresholds* thresholds) {
+  CrossoverSearch levels(kLevelSizes);
   uint64_t first_ns = 0, begin_ns = 0;
-  WEFT_TRY(trial.run(Route::kOneLevel, kLevelSizes[0], &first_ns, &begin_ns));
+  WEFT_TRY(tuner.run(Route::kOneLevel, kLevelSizes[0], &first_ns, &begin_ns));
   bool over = false;
   for (int turn = 0; turn < kTurns && !over; turn++) {
     WEFT_TRY(
-        levels.repeat(along(trial, Route::kOneLevel, Route::kTwoLevel), begin_ns + kCalibrationNs, &over));
+        levels.repeat(along(tuner, Route::kOneLevel, Route::kTwoLevel), begin_ns + kCalibrationNs, &over));
   }
   if (levels.repeats() < kLeastRepeats) return {};
   const size_t boundary = levels.boundary(std::size(kLevelSizes));

@@ -1,4 +1,4 @@
-// Finds the fastest path for each size by running it. Called by founding.cpp on the thread that makes the
+// Finds the fastest path for each size by running it. Called by group_setup.cpp on the thread that makes the
 // communicator, once all ranks have mapped each other's memory. The times of the slowest rank decide. All
 // ranks learn them, so all make the same choice.
 #pragma once
@@ -10,9 +10,9 @@ namespace weft::shm {
 enum class Route : uint8_t { kOneShot, kTwoShot, kPulled, kOneLevel, kTwoLevel };  // the last two on arenas
 
 // Runs one all_reduce of `bytes` bytes along a route. The memory is rewritten before.
-class Trial {
+class Tuner {
  public:
-  virtual ~Trial() = default;
+  virtual ~Tuner() = default;
   // slowest_ns: the time of the slowest rank. elapsed_ns: the time since the first run began. Both are equal
   // on all ranks.
   virtual Status run(Route route, uint64_t bytes, uint64_t* slowest_ns, uint64_t* elapsed_ns) = 0;
@@ -22,14 +22,14 @@ class Trial {
 inline constexpr uint64_t kCalibrationNs = 30'000'000;
 
 // Returns the size in bytes of the largest operation that is measured.
-uint64_t largest_trial(bool pull);
+uint64_t largest_tuned(bool pull);
 
 // Measures `one_shot` and `pull` of *thresholds where the arguments ask for it. Sets the origin to kMeasured
 // if anything was measured.
-Status calibrate(Trial& trial, bool one_shot, bool pull, Thresholds* thresholds);
+Status calibrate(Tuner& tuner, bool one_shot, bool pull, Thresholds* thresholds);
 // The same for two_level, with a kCalibrationNs of its own. Two levels must be faster to be chosen, because
 // their sums have other bits.
-inline constexpr uint64_t kLargestLevelTrial = 4 << 20;
-Status calibrate_levels(Trial& trial, Thresholds* thresholds);
+inline constexpr uint64_t kLargestLevelTuned = 4 << 20;
+Status calibrate_levels(Tuner& tuner, Thresholds* thresholds);
 
 }  // namespace weft::shm

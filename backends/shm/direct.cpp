@@ -53,7 +53,7 @@ class OwnerPath final : public RemotePath {
   Status begin(const Operation& op, Rounds* rounds) override {
     *rounds = {divide_up(owner_slice(op.bytes, op.size), kMappedPart), false, true, false,
                kMappedPart * static_cast<uint64_t>(op.size),           true};
-    away_ = 0;
+    next_slice_ = 0;
     WEFT_TRY(reach_sources(op));
     return reach_targets(op);
   }
@@ -64,26 +64,27 @@ class OwnerPath final : public RemotePath {
     if (part.bytes == 0) return {};
     const uint64_t skip = own.offset + part.offset;
     Group& group = context_.group;
-    const Away* const away = op.args.away;
+    const InputSlices* const slices = op.args.slices;
     for (int r = 0; r < op.size; r++) {
       const auto at = static_cast<size_t>(r);
       WEFT_TRY(targets_.target(group, r, skip, part.bytes, &context_.outputs[at]));
-      if (away != nullptr && r == op.rank) continue;
+      if (slices != nullptr && r == op.rank) continue;
       WEFT_TRY(sources_.view(group, r, skip, part.bytes, nullptr, &context_.inputs[at]));
     }
-    if (away != nullptr) return fold_away(op, skip, part.bytes);
+    if (slices != nullptr) return fold_slices(op, skip, part.bytes);
     fold(group, op, context_.inputs.data(), context_.outputs.data(), op.size, part.bytes);
     return {};
   }
 
  private:
-  // Folds bytes [at, at + bytes). Parts of this rank's input are outside src (Away). Needs Away's mutex
+  // Folds bytes [at, at + bytes). Parts of this rank's input are outside src (Away). Needs InputSlices' mutex
   // (enter_peers).
-  Status fold_away(const Operation& op, uint64_t at, uint64_t bytes) {
-    const Away& away = *op.args.away;
+  Status fold_slices(const Operation& op, uint64_t at, uint64_t bytes) {
+    const InputSlices& slices = *op.args.slices;
     for (const uint64_t end = at + bytes; at < end;) {
-      while (away_ < away.parts.size() && end_of(op, away.parts[away_]) <= at) away_++;
-      const Away::Part* part = away_ < away.parts.size() ? &away.parts[away_] : nullptr;
+      while (next_slice_ < slices.parts.size() && end_of(op, slices.parts[next_slice_]) <= at) next_slice_++;
+      const InputSlices::Part* part =
+          next_slice_ < slices.parts.size() ? &slices.parts[next_slice_] : nullptr;
       const uint64_t begin = part == nullptr ? end : std::min(end, part->first * op.element);
       const uint64_t count = (at < begin ? begin : std::min(end, end_of(op, *part))) - at;
       const std::byte** const own = &context_.inputs[static_cast<size_t>(op.rank)];
@@ -93,18 +94,18 @@ class OwnerPath final : public RemotePath {
         *own = part->memory + (at - part->first * op.element);
       }
       fold(context_.group, op, context_.inputs.data(), context_.outputs.data(), op.size, count,
-           away.streaming);
+           slices.streaming);
       for (const std::byte*& input : context_.inputs) input += count;
       for (std::byte*& output : context_.outputs) output += count;
       at += count;
     }
     return {};
   }
-  static uint64_t end_of(const Operation& op, const Away::Part& part) {
+  static uint64_t end_of(const Operation& op, const InputSlices::Part& part) {
     return (part.first + part.count) * op.element;
   }
 
-  size_t away_ = 0;  // index of the first part outside src that is not folded
+  size_t next_slice_ = 0;  // index of the first part outside src that is not folded
 };
 
 // all_reduce of private memory. The owner of a slice pulls the peers' inputs chunk by chunk, so that they

@@ -50,7 +50,7 @@ Status SegmentArena::free(std::byte* memory) {
 }
 
 Group::~Group() {
-  for (const Peer& peer : peers_) {
+  for (const PeerSegment& peer : peers_) {
     if (peer.mapping != nullptr) peer.mapping->release();
   }
 }

@@ -43,7 +43,7 @@ class SegmentArena final : public Arena {
   std::atomic<uint64_t> populated_{0};  // [0, populated_) was handed out before and may contain anything
 };
 
-struct Peer {
+struct PeerSegment {
   Mapping* mapping = nullptr;
   std::byte* base = nullptr;        // as Mapping's
   std::byte* arena_base = nullptr;  // as Mapping's
@@ -125,12 +125,12 @@ class Group {
 
  private:
   Group() = default;
-  const Peer& peer(int rank) const { return peers_[static_cast<size_t>(rank)]; }
-  Peer& peer(int rank) { return peers_[static_cast<size_t>(rank)]; }
-  std::byte* base_of(const Peer& of, uint64_t offset) const {
+  const PeerSegment& peer(int rank) const { return peers_[static_cast<size_t>(rank)]; }
+  PeerSegment& peer(int rank) { return peers_[static_cast<size_t>(rank)]; }
+  std::byte* base_of(const PeerSegment& of, uint64_t offset) const {
     return offset < layout_.arena ? of.base : of.arena_base;
   }
-  friend class Founding;
+  friend class GroupSetup;
 
   int rank_ = 0;
   std::vector<int> names_;  // BackendArgs::names
@@ -142,7 +142,7 @@ class Group {
   int pauses_ = 1;  // iterations of pause()
   FailPointsPtr failpoints_;
   Clock* clock_ = nullptr;
-  std::vector<Peer> peers_;
+  std::vector<PeerSegment> peers_;
   std::vector<PopulatedRanges> populated_;
   std::shared_ptr<SegmentArena> arena_;  // shared by communicators that were shrunk from each other
   std::atomic<uint64_t> shared_{0};

@@ -8,7 +8,7 @@
 namespace weft::shm {
 namespace {
 
-constexpr int kLooks = 8;             // polls of the peers' counters within one poll, if each rank has a core
+constexpr int kPolls = 8;             // polls of the peers' counters within one poll, if each rank has a core
 constexpr uint64_t kWork = 1 << 20;   // approximate bytes touched in one poll
 constexpr uint64_t kRegained = 4096;  // bytes of a half prefetched ahead of the operation that writes them
 constexpr uint64_t kAsked = 2048;  // up to this size a peer's half is prefetched at once, before it is read
@@ -120,8 +120,8 @@ Poll GroupLane::advance() {
   if (state_ == State::kDone) return Poll::kFinished;
   uint64_t work = 0;
   bool advanced = false;
-  const int looks = group_->crowded() ? 1 : kLooks;
-  for (int look = 0; look < looks; look++) {
+  const int polls = group_->crowded() ? 1 : kPolls;
+  for (int pass = 0; pass < polls; pass++) {
     bool moved = false;
     if (state_ == State::kArriving && arrivals()) {
       if (state_ == State::kArriving) dispatch();
@@ -132,8 +132,8 @@ Poll GroupLane::advance() {
     if (state_ == State::kDone) return Poll::kFinished;
     if (work >= kWork) return Poll::kAdvanced;
     advanced = advanced || moved;
-    if (moved) look = 0;
-    if (!moved && looks > 1) group_->pause();
+    if (moved) pass = 0;
+    if (!moved && polls > 1) group_->pause();
   }
   return advanced ? Poll::kAdvanced : Poll::kWaiting;
 }
@@ -167,17 +167,17 @@ bool GroupLane::arrivals() {
       if (sequence == before || sequence == kWithdrawn) return false;
       finish(Status::error(
                  Code::kPeerFailed,
-                 cat("operation ", told_slot(op_.args, op_.slot), ": rank ", group_->name(arrived_),
+                 cat("operation ", reported_slot(op_.args, op_.slot), ": rank ", group_->name(arrived_),
                      " is at operation ", sequence, ", expected ", goal, ": the shared memory is corrupt"),
                  Evidence::kDescriptor)
                  .with_ranks({group_->name(arrived_)})
-                 .with_slot(told_slot(op_.args, op_.slot)));
+                 .with_slot(reported_slot(op_.args, op_.slot)));
       return true;
     }
     if (arrived_ == op_.rank) continue;
     if (post.arrival.hash != hash_) {
       const Descriptor theirs = post.descriptor;
-      finish(mismatch(told_slot(op_.args, op_.slot), group_->name(op_.rank), descriptor_,
+      finish(mismatch(reported_slot(op_.args, op_.slot), group_->name(op_.rank), descriptor_,
                       group_->name(arrived_), theirs));
       return true;
     }
@@ -197,7 +197,7 @@ Status GroupLane::not_mapped() const {
                            "memory is corrupt"),
                        Evidence::kDescriptor)
       .with_ranks({group_->name(r)})
-      .with_slot(told_slot(op_.args, op_.slot));
+      .with_slot(reported_slot(op_.args, op_.slot));
 }
 
 // All ranks have arrived and execute the same operation. The way the data moves follows from the posts of all
@@ -213,7 +213,7 @@ void GroupLane::dispatch() {
     const bool two = all_reduce && group_->in_two_levels(op_.bytes, op_.args.ordered);
     return begin(two ? *paths_.two_level : all_reduce ? *paths_.owner : *paths_.mapped);
   }
-  if (op_.args.away != nullptr) return finish(not_mapped());
+  if (op_.args.slices != nullptr) return finish(not_mapped());
   if (fits_half()) {
     state_ = State::kHalves;
     if (context_.claims[static_cast<size_t>(op_.rank)].flags & kStaged) return;

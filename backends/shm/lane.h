@@ -85,9 +85,10 @@ class GroupLane final : public CollectiveLane {
   uint64_t hash_ = 0;                 // of descriptor_
   std::array<bool, 2> written_ = {};  // the post already contains descriptor_
   bool inline_ = false;
-  std::unique_lock<std::mutex> lent_;  // Away's mutex, held while parts of the input are read in place
-  int arrived_ = 0;                    // all ranks below it have arrived
-  uint64_t half_ready_ = 0;            // populated bytes of the halves
+  std::unique_lock<std::mutex>
+      slices_lock_;          // InputSlices' mutex, held while parts of the input are read in place
+  int arrived_ = 0;          // all ranks below it have arrived
+  uint64_t half_ready_ = 0;  // populated bytes of the halves
   // Bytes of each half that peers have read since this core owned their lines.
   std::array<uint64_t, 2> shown_ = {};
   // Rounds of the running path.

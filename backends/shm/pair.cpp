@@ -15,7 +15,7 @@ constexpr uint64_t kWork = 1 << 20;  // most bytes moved in one poll
 void PairLane::start(const CollectiveArgs& args, uint64_t slot) {
   args_ = args;
   slot_ = slot;
-  told_ = told_slot(args, slot);
+  reported_slot_ = reported_slot(args, slot);
   descriptor_ = Descriptor::of(args);
   bytes_ = args.count * dtype_size(args.dtype);
   // A message of zero bytes still sends its descriptor.
@@ -64,7 +64,8 @@ bool SendLane::move(uint64_t packet) {
     return false;
   }
   if (!agreed)
-    finish(mismatch(told_, group_->name(group_->rank()), descriptor_, group_->name(peer_), descriptor));
+    finish(
+        mismatch(reported_slot_, group_->name(group_->rank()), descriptor_, group_->name(peer_), descriptor));
   return true;
 }
 
@@ -82,17 +83,17 @@ bool ReceiveLane::move(uint64_t packet) {
   std::memcpy(&header, from, sizeof header);
   if (header.sequence != slot_ + 1) {
     finish(Status::error(Code::kPeerFailed,
-                         cat("operation ", told_, ": rank ", group_->name(peer_), " sent packet ", packet,
-                             " with message number ", header.sequence, ", expected ", slot_ + 1,
+                         cat("operation ", reported_slot_, ": rank ", group_->name(peer_), " sent packet ",
+                             packet, " with message number ", header.sequence, ", expected ", slot_ + 1,
                              ": the shared memory is corrupt"),
                          Evidence::kDescriptor)
                .with_ranks({group_->name(peer_)})
-               .with_slot(told_));
+               .with_slot(reported_slot_));
     return true;
   }
   if (!(header.descriptor == descriptor_)) {
-    finish(
-        mismatch(told_, group_->name(group_->rank()), descriptor_, group_->name(peer_), header.descriptor));
+    finish(mismatch(reported_slot_, group_->name(group_->rank()), descriptor_, group_->name(peer_),
+                    header.descriptor));
     return true;
   }
   if (bytes(packet) > 0) std::memcpy(args_.dst + offset(packet), from + sizeof(PacketHeader), bytes(packet));

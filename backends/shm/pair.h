@@ -53,8 +53,8 @@ class PairLane : public CollectiveLane {
   CollectiveArgs args_;
   Descriptor descriptor_;
   uint64_t slot_ = 0;
-  uint64_t told_ = 0;   // the slot that errors report
-  uint64_t moved_ = 0;  // packets of all messages: this side's position in the ring
+  uint64_t reported_slot_ = 0;  // the slot that errors report
+  uint64_t moved_ = 0;          // packets of all messages: this side's position in the ring
   bool running_ = false;
 
  private:

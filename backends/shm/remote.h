@@ -89,11 +89,11 @@ class RemotePath : public Path {
  protected:
   Status reach_sources(const Operation& op) {
     sources_.clear();
-    return reach_all(op, op.input_bytes(), &Claims::src_offset, &Claims::src_address, &sources_);
+    return exchange_segments(op, op.input_bytes(), &Claims::src_offset, &Claims::src_address, &sources_);
   }
   Status reach_targets(const Operation& op) {
     targets_.clear();
-    return reach_all(op, op.bytes, &Claims::dst_offset, &Claims::dst_address, &targets_);
+    return exchange_segments(op, op.bytes, &Claims::dst_offset, &Claims::dst_address, &targets_);
   }
   // Bytes of a round for which all peers' parts are viewed at once. Pulled parts share the staging.
   uint64_t view_part(const Operation& op) const {
@@ -111,8 +111,8 @@ class RemotePath : public Path {
   Remote targets_;
 
  private:
-  Status reach_all(const Operation& op, uint64_t bytes, uint64_t Claims::* offset, uint64_t Claims::* address,
-                   Remote* remote) {
+  Status exchange_segments(const Operation& op, uint64_t bytes, uint64_t Claims::* offset,
+                           uint64_t Claims::* address, Remote* remote) {
     for (int r = 0; r < op.size; r++) {
       const Claims& claims = context_.claims[static_cast<size_t>(r)];
       if (reach_ == Reach::kPulled) {

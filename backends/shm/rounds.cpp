@@ -13,7 +13,7 @@ void GroupLane::begin(Path& path) {
                                                    rounds_.count, " rounds of shm, which has at most ",
                                                    kMostRounds, ": split it into smaller operations"));
   }
-  if (!status.ok()) return finish(status.with_slot(told_slot(op_.args, op_.slot)));
+  if (!status.ok()) return finish(status.with_slot(reported_slot(op_.args, op_.slot)));
   path_ = &path;
   state_ = State::kRounds;
   const uint64_t all = rounds_.count;
@@ -67,7 +67,7 @@ bool GroupLane::advance_rounds(uint64_t* work) {
     moved = true;
   }
   if (!status.ok()) {
-    finish(status.with_slot(told_slot(op_.args, op_.slot)));
+    finish(status.with_slot(reported_slot(op_.args, op_.slot)));
     return true;
   }
   if (moved) publish_consumed();
@@ -87,10 +87,10 @@ bool GroupLane::has_room() {
 
 // Returns false if a peer has abandoned the operation; its failure will arrive here.
 bool GroupLane::enter_peers() {
-  if (const Away* const away = op_.args.away; away != nullptr) {
-    lent_ = std::unique_lock(*away->mutex);
-    if (away->gone->load()) {  // this rank has abandoned it and is about to report that
-      lent_.unlock();
+  if (const InputSlices* const slices = op_.args.slices; slices != nullptr) {
+    slices_lock_ = std::unique_lock(*slices->mutex);
+    if (slices->gone->load()) {  // this rank has abandoned it and is about to report that
+      slices_lock_.unlock();
       return false;
     }
   }
@@ -105,7 +105,7 @@ bool GroupLane::enter_peers() {
 
 void GroupLane::leave_peers() {
   block(op_.rank).writing.value.store(0, std::memory_order_release);
-  if (lent_.owns_lock()) lent_.unlock();
+  if (slices_lock_.owns_lock()) slices_lock_.unlock();
 }
 
 bool GroupLane::all_reached(Step step, uint64_t round) {

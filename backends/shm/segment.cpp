@@ -215,9 +215,9 @@ uint64_t feasible_arena(int ranks, uint64_t limit) {
   // need, to leave some to the program.
   while (arena > kHugePage) {
     const uint64_t need = 2 * Layout(ranks, arena).total * static_cast<uint64_t>(ranks);
-    void* const trial = ::mmap(nullptr, need, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (trial != MAP_FAILED) {
-      ::munmap(trial, need);
+    void* const tuner = ::mmap(nullptr, need, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (tuner != MAP_FAILED) {
+      ::munmap(tuner, need);
       break;
     }
     arena = arena / 2 / page * page;

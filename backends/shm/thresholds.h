@@ -1,6 +1,6 @@
 // The sizes at which operations change their path, and their origin: given, measured during group setup, or
-// from a table. Equal on all ranks of a group. Pure functions, for founding.cpp, calibration.cpp and tests.
-// Threads: any thread.
+// from a table. Equal on all ranks of a group. Pure functions, for group_setup.cpp, calibration.cpp and
+// tests. Threads: any thread.
 #pragma once
 
 #include <cstdint>

@@ -28,7 +28,8 @@ class TwoLevelPath final : public RemotePath {
   const char* name() const override { return "two-level"; }
 
   Status begin(const Operation& op, Rounds* rounds) override {
-    assert(op.args.away == nullptr);  // this path does not support in-place slices (Collectives::kept)
+    assert(op.args.slices ==
+           nullptr);  // this path does not support in-place slices (Collectives::in_place_slice)
     const int most = std::max(nodes().width(), nodes().count());
     slice_ = owner_slice(op.bytes, nodes().width());
     *rounds = {

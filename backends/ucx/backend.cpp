@@ -2,7 +2,7 @@
 #include "backend.h"
 
 #include "base/text.h"
-#include "frames/meet.h"
+#include "framed/connect.h"
 #include "library.h"
 #include "link.h"
 
@@ -11,7 +11,7 @@ namespace {
 
 Status probe(const Libraries&, std::string* detail) {
   Log silent;
-  const Speaking speaking(silent);
+  const LogScope log_scope(silent);
   ContextPtr context;
   WEFT_TRY(open_context(2, &context));
   const std::string found = devices(context.get());
@@ -24,8 +24,8 @@ Status probe(const Libraries&, std::string* detail) {
 }
 
 Status connect(const BackendArgs& args, std::unique_ptr<Transport>* transport) {
-  return frames::meet_over(std::make_unique<UcxLink>(args.exchange.size(), args.clock, args.log), args,
-                           transport);
+  return framed::connect_over(std::make_unique<UcxLink>(args.exchange.size(), args.clock, args.log), args,
+                              transport);
 }
 
 }  // namespace

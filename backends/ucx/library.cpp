@@ -16,25 +16,26 @@
 namespace weft::ucx {
 namespace {
 
-thread_local Log* speaking = nullptr;
+thread_local Log* thread_log = nullptr;
 
 // UCX calls this for every line that it would print. Lines of other users of UCX in this process are passed
 // on.
-ucs_log_func_rc_t hear(const char* file, unsigned line, const char* function, ucs_log_level_t level,
-                       const ucs_log_component_config_t* component, const char* message, va_list arguments) {
+ucs_log_func_rc_t on_log(const char* file, unsigned line, const char* function, ucs_log_level_t level,
+                         const ucs_log_component_config_t* component, const char* message,
+                         va_list arguments) {
   // UCX's own thread prints this line for each unauthenticated client that connects and disconnects at once.
   // Any client could fill the program's output with it.
   if (std::strcmp(function, "uct_tcp_cm_handle_incoming_conn") == 0) return UCS_LOG_FUNC_RC_STOP;
-  if (speaking == nullptr) return UCS_LOG_FUNC_RC_CONTINUE;
+  if (thread_log == nullptr) return UCS_LOG_FUNC_RC_CONTINUE;
   static_cast<void>(component);
-  if (level > UCS_LOG_LEVEL_INFO || !speaking->enabled(LogLevel::kDebug)) return UCS_LOG_FUNC_RC_STOP;
+  if (level > UCS_LOG_LEVEL_INFO || !thread_log->enabled(LogLevel::kDebug)) return UCS_LOG_FUNC_RC_STOP;
   char text[512];
   std::vsnprintf(text, sizeof text, message, arguments);
   const char* const slash = std::strrchr(file, '/');
   // Weft reports what UCX calls an error itself, or survives it, such as a peer that disconnects. A line for
   // which there is no memory is dropped: no exception passes through UCX.
   const auto say = [&] {
-    speaking->debug(cat("UCX: ", slash == nullptr ? file : slash + 1, ":", line, ": ", text));
+    thread_log->debug(cat("UCX: ", slash == nullptr ? file : slash + 1, ":", line, ": ", text));
   };
   (void)guarded_run(say).ok();
   return UCS_LOG_FUNC_RC_STOP;
@@ -52,7 +53,7 @@ constexpr Setting kSettings[] = {
     {"KEEPALIVE_INTERVAL", "inf"},  // the control channel detects failed ranks
     {"MEMTYPE_CACHE", "n"},         // it hooks memory calls; Weft passes each buffer's memory type
     {"RCACHE_ENABLE", "n"},         // it hooks memory calls, too
-    {"RESOLVE_REMOTE_EP_ID", "y"},  // a new endpoint contacts its peer (lib/frames/meet.cpp, call)
+    {"RESOLVE_REMOTE_EP_ID", "y"},  // a new endpoint contacts its peer (lib/framed/connect.cpp, call)
     {"RNDV_THRESH", "inf"},         // each message selects its own protocol
     {"ZCOPY_THRESH", "8k"},         // a piece for TCP is sent whole, not in copied parts (UCX 1.22)
     {"WARN_INVALID_CONFIG", "n"},
@@ -103,12 +104,12 @@ std::string resources(const std::string& text, const std::string& head) {
 
 }  // namespace
 
-Speaking::Speaking(Log& log) : before_(speaking) {
-  speaking = &log;
+LogScope::LogScope(Log& log) : before_(thread_log) {
+  thread_log = &log;
 }
 
-Speaking::~Speaking() {
-  speaking = before_;
+LogScope::~LogScope() {
+  thread_log = before_;
 }
 
 std::string version() {
@@ -123,7 +124,7 @@ Status failed(const std::string& what, ucs_status_t status) {
 
 Status open_context(int peers, ContextPtr* context) {
   static std::once_flag heard;  // UCX has one list of handlers in a process
-  std::call_once(heard, [] { ucs_log_push_handler(hear); });
+  std::call_once(heard, [] { ucs_log_push_handler(on_log); });
   unsigned major = 0, minor = 0, patch = 0;
   ucp_get_version(&major, &minor, &patch);
   if (major != 1 || minor < 13) {

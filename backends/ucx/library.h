@@ -14,12 +14,12 @@
 namespace weft::ucx {
 
 // While one exists, UCX's output on this thread goes to the log. Surrounds every call of UCX.
-class Speaking {
+class LogScope {
  public:
-  explicit Speaking(Log& log);
-  ~Speaking();
-  Speaking(const Speaking&) = delete;
-  Speaking& operator=(const Speaking&) = delete;
+  explicit LogScope(Log& log);
+  ~LogScope();
+  LogScope(const LogScope&) = delete;
+  LogScope& operator=(const LogScope&) = delete;
 
  private:
   Log* const before_;

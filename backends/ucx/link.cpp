@@ -24,7 +24,7 @@ UcxLink::UcxLink(int size, Clock& clock, Log& log)
     : clock_(clock), log_(log), endpoints_(static_cast<size_t>(size)) {}
 
 UcxLink::~UcxLink() {
-  const Speaking speaking(log_);
+  const LogScope log_scope(log_);
   for (size_t r = 0; r < endpoints_.size(); r++) close(static_cast<int>(r));
   if (flushing_ != nullptr) closing_.push_back(flushing_);
   const Deadline deadline = Deadline::after(clock_, kCloseMs, 0);
@@ -41,8 +41,8 @@ UcxLink::~UcxLink() {
   context_.reset();
 }
 
-Status UcxLink::open(frames::LinkEvents& events, Bytes* address) {
-  const Speaking speaking(log_);
+Status UcxLink::open(framed::LinkEvents& events, Bytes* address) {
+  const LogScope log_scope(log_);
   events_ = &events;
   WEFT_TRY(open_context(static_cast<int>(endpoints_.size()), &context_));
   WEFT_TRY(open_worker(context_.get(), &worker_));
@@ -58,8 +58,8 @@ Status UcxLink::open(frames::LinkEvents& events, Bytes* address) {
   return address_of(worker_.get(), address);
 }
 
-Status UcxLink::connect(int peer, ByteView address, frames::LinkLimits* limits) {
-  const Speaking speaking(log_);
+Status UcxLink::connect(int peer, ByteView address, framed::LinkLimits* limits) {
+  const LogScope log_scope(log_);
   ucp_ep_params_t params{};
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
                       UCP_EP_PARAM_FIELD_ERR_HANDLER;
@@ -79,29 +79,29 @@ Status UcxLink::connect(int peer, ByteView address, frames::LinkLimits* limits) 
   return {};
 }
 
-bool UcxLink::send(int peer, ByteView head, ByteView data, frames::Lent& lent) {
-  const Speaking speaking(log_);
-  lent.peer = peer;
-  lent.link = this;
+bool UcxLink::send(int peer, ByteView head, ByteView data, framed::InFlightFrame& frame) {
+  const LogScope log_scope(log_);
+  frame.peer = peer;
+  frame.link = this;
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA |
                        UCP_OP_ATTR_FIELD_MEMORY_TYPE | UCP_OP_ATTR_FIELD_FLAGS;
   param.cb.send = on_sent;
-  param.user_data = &lent;
+  param.user_data = &frame;
   param.flags = UCP_AM_SEND_FLAG_EAGER;
   param.memory_type = UCS_MEMORY_TYPE_HOST;  // saves UCX from detecting it
   unsettled_ = true;
   void* const answer = ucp_am_send_nbx(endpoints_[static_cast<size_t>(peer)], kFrameId, head.data(),
                                        head.size(), data.data(), data.size(), &param);
-  lent.busy = UCS_PTR_IS_PTR(answer);
-  if (!lent.busy && UCS_PTR_STATUS(answer) != UCS_OK) {
+  frame.busy = UCS_PTR_IS_PTR(answer);
+  if (!frame.busy && UCS_PTR_STATUS(answer) != UCS_OK) {
     events_->lost(peer, broke(peer, UCS_PTR_STATUS(answer)));
   }
-  return lent.busy;
+  return frame.busy;
 }
 
 bool UcxLink::progress() {
-  const Speaking speaking(log_);
+  const LogScope log_scope(log_);
   const bool any = worker_ && ucp_worker_progress(worker_.get()) != 0;
   carried_.rethrow();
   return any;
@@ -110,7 +110,7 @@ bool UcxLink::progress() {
 void UcxLink::close(int peer) {
   ucp_ep* const endpoint = std::exchange(endpoints_[static_cast<size_t>(peer)], nullptr);
   if (endpoint == nullptr) return;
-  const Speaking speaking(log_);
+  const LogScope log_scope(log_);
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
   param.flags = UCP_EP_CLOSE_FLAG_FORCE;
@@ -119,7 +119,7 @@ void UcxLink::close(int peer) {
 }
 
 void UcxLink::stop() {
-  const Speaking speaking(log_);
+  const LogScope log_scope(log_);
   for (ucp_ep_h& endpoint : endpoints_) endpoint = nullptr;
   flushing_ = nullptr;
   closing_.clear();
@@ -129,7 +129,7 @@ void UcxLink::stop() {
 // UCX reports a small message as sent once it has copied it. A full socket or ring may still hold it back.
 bool UcxLink::settled() {
   if ((!unsettled_ && flushing_ == nullptr) || !worker_) return true;
-  const Speaking speaking(log_);
+  const LogScope log_scope(log_);
   if (flushing_ != nullptr) {
     ucp_worker_progress(worker_.get());
     if (ucp_request_check_status(flushing_) == UCS_INPROGRESS) return false;
@@ -164,18 +164,18 @@ ucs_status_t UcxLink::on_frame(void* self, const void* head, size_t head_size, v
   const bool whole = (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0;
   auto& link = *static_cast<UcxLink*>(self);
   link.carried_.run([&] {
-    link.events_->heard(ByteView(static_cast<const std::byte*>(head), whole ? head_size : 0),
-                        ByteView(static_cast<const std::byte*>(data), whole ? size : 0));
+    link.events_->on_frame(ByteView(static_cast<const std::byte*>(head), whole ? head_size : 0),
+                           ByteView(static_cast<const std::byte*>(data), whole ? size : 0));
   });
   return UCS_OK;
 }
 
 void UcxLink::on_sent(void* request, ucs_status_t status, void* data) {
-  auto& lent = *static_cast<frames::Lent*>(data);
+  auto& frame = *static_cast<framed::InFlightFrame*>(data);
   ucp_request_free(request);
-  auto& link = static_cast<UcxLink&>(*lent.link);
+  auto& link = static_cast<UcxLink&>(*frame.link);
   link.carried_.run(
-      [&] { link.events_->sent(lent, status == UCS_OK ? Status() : link.broke(lent.peer, status)); });
+      [&] { link.events_->sent(frame, status == UCS_OK ? Status() : link.broke(frame.peer, status)); });
 }
 
 void UcxLink::on_error(void* self, ucp_ep_h endpoint, ucs_status_t status) {

@@ -42,7 +42,7 @@ class Cast final : public Hook {
   bool sends_sparse() const override { return inner_->sends_sparse(); }
   bool equal_results() const override { return inner_->equal_results(); }
   uint64_t step_of(const weft_bucket& bucket) const override { return inner_->step_of(bucket); }
-  std::optional<Dtype> narrows() const override {
+  std::optional<Dtype> cast_dtype() const override {
     if (!inner_->plain() || settings_.ddp_order) return {};
     return settings_.dtype;
   }

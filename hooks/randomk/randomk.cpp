@@ -89,16 +89,16 @@ class RandomK final : public FeedbackHook {
     return reinterpret_cast<float*>(static_cast<std::byte*>(bucket.scratch) + values_bytes(bucket));
   }
   // Divides a bucket into as many ranges as values are chosen. Their lengths differ by at most one.
-  struct Stretches {
+  struct Ranges {
     uint64_t each, longer;
-    Stretches(const weft_bucket& bucket, uint64_t chosen)
+    Ranges(const weft_bucket& bucket, uint64_t chosen)
         : each(chosen > 0 ? bucket.count / chosen : 0), longer(chosen > 0 ? bucket.count % chosen : 0) {}
     uint64_t begin(uint64_t j) const { return j * each + std::min(j, longer); }
     uint64_t length(uint64_t j) const { return each + (j < longer ? 1 : 0); }
   };
   // Returns the position of chosen value j, a random one within range j.
-  static uint64_t place(const Stretches& stretches, uint64_t j, uint64_t seed) {
-    return stretches.begin(j) + ((scramble(seed + j * kSplitMixStep) >> 32) * stretches.length(j) >> 32);
+  static uint64_t place(const Ranges& ranges, uint64_t j, uint64_t seed) {
+    return ranges.begin(j) + ((scramble(seed + j * kSplitMixStep) >> 32) * ranges.length(j) >> 32);
   }
 
   // Chooses the values to send. An additional value is a NaN if an infinity or a NaN is among the others,
@@ -107,10 +107,10 @@ class RandomK final : public FeedbackHook {
     float* const values = load_values(host_, bucket);
     if (settings_.feedback) add_errors(host_, state_, bucket, 0, bucket.count, values);
     const uint64_t count = chosen_count(bucket);
-    const Stretches stretches(bucket, count);
+    const Ranges ranges(bucket, count);
     float* const to = chosen(bucket);
     for (uint64_t j = 0; j < count; j++) {
-      float& value = values[place(stretches, j, seed)];
+      float& value = values[place(ranges, j, seed)];
       to[j] = value;
       value = 0;
     }
@@ -122,11 +122,11 @@ class RandomK final : public FeedbackHook {
   void spread(const weft_bucket& bucket, uint64_t seed) {
     float* const values = values_of(bucket);
     const uint64_t count = chosen_count(bucket);
-    const Stretches stretches(bucket, count);
+    const Ranges ranges(bucket, count);
     const float* const from = chosen(bucket);
     const bool bad = !std::isfinite(from[count]);
     std::fill(values, values + bucket.count, bad ? from[count] : 0.0f);
-    for (uint64_t j = 0; j < count && !bad; j++) values[place(stretches, j, seed)] = from[j];
+    for (uint64_t j = 0; j < count && !bad; j++) values[place(ranges, j, seed)] = from[j];
     store_values(host_, bucket);
   }
 

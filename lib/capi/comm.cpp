@@ -3,10 +3,10 @@
 
 #include "base/arguments.h"
 #include "base/config.h"
+#include "bootstrap.h"
 #include "capi/group.h"
 #include "capi/handles.h"
 #include "core/arena.h"
-#include "form.h"
 #include "rendezvous/heartbeat.h"
 
 namespace weft::capi {
@@ -17,7 +17,7 @@ Status usable(const weft_comm* comm) {
   return check_call(comm->rep->context());
 }
 
-Status meeting_of(const weft_comm_options& given, Meeting* meeting) {
+Status bootstrap_options_of(const weft_comm_options& given, BootstrapOptions* bootstrap) {
   constexpr NamedValue kFlags[] = {WEFT_NAMED(WEFT_COMM_STORE_EXTERNAL), WEFT_NAMED(WEFT_COMM_DEVICE)};
   constexpr NamedValue kBootstraps[] = {WEFT_NAMED(WEFT_BOOTSTRAP_ENV), WEFT_NAMED(WEFT_BOOTSTRAP_STORE),
                                         WEFT_NAMED(WEFT_BOOTSTRAP_CALLBACK)};
@@ -51,23 +51,23 @@ Status meeting_of(const weft_comm_options& given, Meeting* meeting) {
                          cat("weft_comm_options.secret_bytes is ", given.secret_bytes, ": allowed are ",
                              kMinSecretBytes, " to ", kMaxSecretBytes, " bytes"));
   }
-  meeting->bootstrap = static_cast<Meeting::Bootstrap>(given.bootstrap);
-  meeting->rank = given.rank;
-  meeting->size = given.size;
-  if (given.store != nullptr) meeting->store = given.store;
-  meeting->store_external = (given.flags & WEFT_COMM_STORE_EXTERNAL) != 0;
+  bootstrap->method = static_cast<BootstrapOptions::Method>(given.bootstrap);
+  bootstrap->rank = given.rank;
+  bootstrap->size = given.size;
+  if (given.store != nullptr) bootstrap->store = given.store;
+  bootstrap->store_external = (given.flags & WEFT_COMM_STORE_EXTERNAL) != 0;
   if (given.secret != nullptr) {
     const auto* secret = static_cast<const std::byte*>(given.secret);
-    meeting->secret.assign(secret, secret + given.secret_bytes);
+    bootstrap->secret.assign(secret, secret + given.secret_bytes);
   }
-  meeting->all_gather = given.all_gather;
-  meeting->all_gather_user_data = given.all_gather_user_data;
-  CommOptions& options = meeting->options;
+  bootstrap->all_gather = given.all_gather;
+  bootstrap->all_gather_user_data = given.all_gather_user_data;
+  CommOptions& options = bootstrap->options;
   if (given.backend != nullptr) options.backend = given.backend;
   if (given.init_timeout_ms != 0) options.init_timeout_ms = given.init_timeout_ms;
   if (given.op_timeout_ms != 0) options.op_timeout_ms = given.op_timeout_ms;
   if (heartbeat != 0) options.heartbeat_timeout_ms = heartbeat;
-  meeting->own_heartbeat = heartbeat != 0;
+  bootstrap->own_heartbeat = heartbeat != 0;
   if (given.arena_limit_bytes != 0) options.arena_limit_bytes = given.arena_limit_bytes;
   if (on_device) options.device = given.device;
   if (given.bootstrap == WEFT_BOOTSTRAP_ENV) return {};
@@ -97,11 +97,11 @@ weft_status weft_comm_create(weft_context* context, const weft_comm_options* opt
     WEFT_TRY(check_call(*context->rep));
     weft_comm_options read;
     WEFT_TRY(read_struct(options, "weft_comm_options", &read));
-    Meeting meeting;
-    WEFT_TRY(meeting_of(read, &meeting));
+    BootstrapOptions bootstrap;
+    WEFT_TRY(bootstrap_options_of(read, &bootstrap));
     auto handle = std::make_unique<weft_comm>();
     handle->registry = context->registry;
-    WEFT_TRY(meet(context->rep, *context->registry, meeting, &handle->rep));
+    WEFT_TRY(create_comm(context->rep, *context->registry, bootstrap, &handle->rep));
     *comm = handle.release();
     return {};
   });

@@ -75,7 +75,7 @@ Status check_memory(Context& context, MemoryWatch* watch, const StreamArgs& stre
   for (int look = 0; look < (!on_device && in_a_page ? 1 : 2); look++) {
     const std::byte* const at = look == 0 ? first : last;
     PointerInfo info;
-    WEFT_TRY(accelerator->look_at(at, &info));
+    WEFT_TRY(accelerator->query_pointer(at, &info));
     const bool right = on_device ? info.place == MemoryPlace::kManaged ||
                                        (info.place == MemoryPlace::kDevice && info.device == stream.device)
                                  : info.place != MemoryPlace::kDevice;

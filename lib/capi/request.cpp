@@ -81,8 +81,8 @@ weft_status weft_request_test(weft_request* request, uint8_t* done) {
     WEFT_TRY(usable(request));
     if (!request->done() && request->context->engine().mode() == Engine::Mode::kCaller &&
         !Callbacks::inside()) {
-      bool driven = false;
-      request->context->engine().drive(&driven);
+      bool had_lock = false;
+      request->context->engine().poll_tasks(&had_lock);
       after_progress(*request->context);
     }
     *done = request->done() ? 1 : 0;

@@ -96,7 +96,7 @@ weft_status weft_sparse_all_reduce(weft_comm* comm, const weft_sparse* src, cons
                                                  args.op == ReduceOp::kAvg, result);
     WEFT_TRY(sum->put(entries));
     args.tag = digest(array);
-    args.program = sum.get();
+    args.composite = sum.get();
     call.kept = sum;
     return submit(&call);
   });

@@ -9,7 +9,7 @@
 #include "base/buffer.h"
 #include "base/process.h"
 #include "base/text.h"
-#include "coll/transport_trial.h"
+#include "coll/transport_tuner.h"
 
 namespace weft::coll {
 namespace {
@@ -32,7 +32,7 @@ Status malformed(const BackendArgs& args, size_t rank, size_t bytes) {
       .with_ranks({name});
 }
 
-std::vector<uint64_t> trial_sizes(int ranks) {
+std::vector<uint64_t> tuner_sizes(int ranks) {
   std::vector<uint64_t> sizes;
   const uint64_t longest = std::min(kLongest, kSentBytes / static_cast<uint64_t>(std::max(ranks - 1, 1)));
   const uint64_t shortest = std::bit_floor(std::min(kShortest, table_one_shot(ranks) / 4));
@@ -41,15 +41,15 @@ std::vector<uint64_t> trial_sizes(int ranks) {
   return sizes;
 }
 
-class TrialMemory {
+class TunerMemory {
  public:
-  TrialMemory(const HostAllocator& allocator, uint64_t bytes)
+  TunerMemory(const HostAllocator& allocator, uint64_t bytes)
       : allocator_(allocator), bytes_(bytes), memory_(allocator.get(bytes, 64)) {}
-  ~TrialMemory() {
+  ~TunerMemory() {
     if (memory_ != nullptr) allocator_.put(memory_, bytes_);
   }
-  TrialMemory(const TrialMemory&) = delete;
-  TrialMemory& operator=(const TrialMemory&) = delete;
+  TunerMemory(const TunerMemory&) = delete;
+  TunerMemory& operator=(const TunerMemory&) = delete;
   std::byte* get() const { return memory_; }  // null: no memory
 
  private:
@@ -106,10 +106,10 @@ Status try_out(const LaneContext& lanes, bool takes_part, const BackendArgs& arg
   std::optional<uint64_t> one_shot;
   Status status;
   if (takes_part) {
-    std::memset(memory, 0, largest_trial(lanes.size));
-    TransportTrial trial(lanes, args, memory);
+    std::memset(memory, 0, largest_tuned(lanes.size));
+    TransportTuner tuner(lanes, args, memory);
     const auto run = [&](bool small, uint64_t bytes, uint64_t* slowest_ns, uint64_t* elapsed_ns) {
-      return trial.run(small, bytes, slowest_ns, elapsed_ns);
+      return tuner.run(small, bytes, slowest_ns, elapsed_ns);
     };
     status = calibrate(run, lanes.size, &one_shot);
   }
@@ -121,29 +121,29 @@ Status try_out(const LaneContext& lanes, bool takes_part, const BackendArgs& arg
 
 }  // namespace
 
-uint64_t largest_trial(int ranks) {
-  const std::vector<uint64_t> sizes = trial_sizes(ranks);
+uint64_t largest_tuned(int ranks) {
+  const std::vector<uint64_t> sizes = tuner_sizes(ranks);
   return sizes.empty() ? 0 : sizes.back();
 }
 
-Status calibrate(const Contest::Run& run, int ranks, std::optional<uint64_t>* one_shot) {
-  Contest contest(trial_sizes(ranks), kMostNs, kPart);
+Status calibrate(const CrossoverSearch::Run& run, int ranks, std::optional<uint64_t>* one_shot) {
+  CrossoverSearch search(tuner_sizes(ranks), kMostNs, kPart);
   bool over = false;
-  while (contest.repeats() < kMostRepeats && !over) WEFT_TRY(contest.repeat(run, kCalibrationNs, &over));
-  contest.leave_out(kLeastRepeats);
-  const std::vector<uint64_t>& sizes = contest.sizes();
+  while (search.repeats() < kMostRepeats && !over) WEFT_TRY(search.repeat(run, kCalibrationNs, &over));
+  search.leave_out(kLeastRepeats);
+  const std::vector<uint64_t>& sizes = search.sizes();
   if (sizes.empty()) return {};
   const uint64_t table = table_one_shot(ranks);
   const auto preferred =
       static_cast<size_t>(std::upper_bound(sizes.begin(), sizes.end(), table) - sizes.begin());
-  const size_t boundary = contest.boundary(preferred, kEqual);
+  const size_t boundary = search.boundary(preferred, kEqual);
   // Beyond the measured sizes the table's value is as good as any.
   *one_shot = boundary == preferred ? table : boundary == 0 ? sizes[0] / 2 : sizes[boundary - 1];
   return {};
 }
 
 Status measure_one_shot(const LaneContext& lanes, bool takes_part, const BackendArgs& args, Forced* forced) {
-  const uint64_t largest = largest_trial(lanes.size);
+  const uint64_t largest = largest_tuned(lanes.size);
   if (args.measurements == nullptr || !forced->measure || forced->one_shot || lanes.size < 2 ||
       largest == 0 || (*forced)[Coll::kAllReduce] != nullptr || lanes.transport.offload() != nullptr) {
     return {};
@@ -151,7 +151,7 @@ Status measure_one_shot(const LaneContext& lanes, bool takes_part, const Backend
   std::string key;
   WEFT_TRY(ask_key(lanes, args, &key));
   if (key.empty()) return {};
-  const TrialMemory memory(args.allocator, largest);
+  const TunerMemory memory(args.allocator, largest);
   uint64_t found = 0;
   const std::string kept = args.measurements->find(key);
   if (kept.size() == sizeof found) std::memcpy(&found, kept.data(), sizeof found);

@@ -6,7 +6,7 @@
 
 #include "coll/lane.h"
 #include "core/backend.h"
-#include "core/contest.h"
+#include "core/crossover.h"
 
 namespace weft::coll {
 
@@ -14,11 +14,11 @@ namespace weft::coll {
 inline constexpr uint64_t kCalibrationNs = 30'000'000;
 
 // Returns the size in bytes of the largest all_reduce that is measured with `ranks` ranks; 0 if none is.
-uint64_t largest_trial(int ranks);
+uint64_t largest_tuned(int ranks);
 
 // Sets *one_shot (Shape::one_shot), unless too little is known within kCalibrationNs. A pure function of the
 // measured times.
-Status calibrate(const Contest::Run& run, int ranks, std::optional<uint64_t>* one_shot);
+Status calibrate(const CrossoverSearch::Run& run, int ranks, std::optional<uint64_t>* one_shot);
 
 // Sets forced->one_shot, equal on all ranks, to the value that these processes measured before, or to a new
 // measurement on lanes of its own. Collective over args.exchange. Leaves it unchanged where an option gives a

@@ -9,7 +9,7 @@
 
 #include "base/splitmix.h"
 #include "base/text.h"
-#include "core/wait_notes.h"
+#include "core/wait_stats.h"
 
 namespace weft::coll {
 namespace {
@@ -19,13 +19,13 @@ namespace {
 constexpr uint64_t kWorkBytes = uint64_t{1} << 20;
 constexpr uint64_t kMeanwhileBytes = uint64_t{256} << 10;
 // Idle polls between two checks of what the other ranks execute.
-constexpr uint32_t kLookRounds = 32;
+constexpr uint32_t kCheckRounds = 32;
 // Bytes of schedules that a lane keeps. The schedules of a reducer's buckets take a small part of the
 // buckets' own size.
 constexpr uint64_t kPlanBytes = uint64_t{16} << 20;
 // Returns the lane number on the wire. A collective lane has its id. A send lane and the receive lane at the
 // other end have the same number, which counts down from UINT32_MAX by id. UINT32_MAX - 1 is left out,
-// because RollCall uses it.
+// because ProgressReports uses it.
 uint32_t wire_lane(const LaneKey& key) {
   if (key.kind == LaneKey::Kind::kCollective) return key.id;
   return key.id == 0 ? UINT32_MAX : UINT32_MAX - 1 - key.id;
@@ -53,7 +53,7 @@ void TransportLane::start(const CollectiveArgs& args, uint64_t slot) {
   slot_ = slot;
   descriptor_ = Descriptor::of(args);
   result_ = Status();
-  fruitless_ = 0;
+  idle_polls_ = 0;
   sent_bytes_ = 0;
   round_ = 0;
   plan_ = nullptr;
@@ -170,7 +170,7 @@ Poll TransportLane::poll() {
     context_.transport.progress();
     const bool advanced = reap();
     if (!running_) return Poll::kFinished;
-    if (advanced) fruitless_ = 0;
+    if (advanced) idle_polls_ = 0;
     if (!pending_.empty()) {
       const size_t meanwhile = plan_->schedule.meanwhile(round_);
       if (work_index_ < meanwhile) {
@@ -178,8 +178,8 @@ Poll TransportLane::poll() {
         return Poll::kAdvanced;
       }
       if (advanced) return Poll::kAdvanced;
-      if (++fruitless_ % kLookRounds != 0) return Poll::kWaiting;
-      if (Status status = look_around(); !status.ok()) finish(std::move(status));
+      if (++idle_polls_ % kCheckRounds != 0) return Poll::kWaiting;
+      if (Status status = check_peers(); !status.ok()) finish(std::move(status));
       return running_ ? Poll::kWaiting : Poll::kFinished;
     }
   }
@@ -199,7 +199,7 @@ bool TransportLane::reap() {
   std::erase_if(pending_, [&](uint32_t i) {
     if (!message(round_, i).done) return false;
     if (waits_ != nullptr && !transfers[i].is_send) {
-      waits_->heard(context_.name(transfers[i].peer), message(round_, i).waits);
+      waits_->received(context_.name(transfers[i].peer), message(round_, i).waits);
     }
     if (failure.ok()) failure = check(transfers[i], message(round_, i));
     return true;
@@ -214,7 +214,7 @@ Status TransportLane::check(const Transfer& transfer, const Message& message) co
   const bool carried = message.status.ok() || message.status.code() == Code::kMismatch;
   const int rank = context_.name(context_.rank);
   const int peer = context_.name(transfer.peer);
-  const uint64_t slot = told_slot(args_, slot_);
+  const uint64_t slot = reported_slot(args_, slot_);
   if (carried && message.peer_descriptor != descriptor_) {
     return mismatch(slot, rank, descriptor_, peer, message.peer_descriptor);
   }
@@ -229,7 +229,7 @@ Status TransportLane::check(const Transfer& transfer, const Message& message) co
       .with_ranks({peer});
 }
 
-Status TransportLane::look_around() {
+Status TransportLane::check_peers() {
   const std::span<const Transfer> transfers = plan_->schedule.transfers(round_);
   for (const uint32_t i : pending_) {
     Descriptor theirs;
@@ -237,7 +237,7 @@ Status TransportLane::look_around() {
     const int peer = context_.name(transfers[i].peer);
     if (!context_.transport.peek(peer, wire_lane_, slot_, &theirs)) continue;
     if (theirs == descriptor_) continue;
-    return mismatch(told_slot(args_, slot_), context_.name(context_.rank), descriptor_, peer, theirs);
+    return mismatch(reported_slot(args_, slot_), context_.name(context_.rank), descriptor_, peer, theirs);
   }
   return {};
 }

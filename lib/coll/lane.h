@@ -37,7 +37,7 @@ class TransportLane final : public CollectiveLane {
   void abandon() override;
   std::vector<int> missing() const override;
   bool waits_for(int rank) const override;
-  void share_waits(WaitNotes* notes) override { waits_ = notes; }
+  void share_waits(WaitStats* stats) override { waits_ = stats; }
   const char* algorithm() const override { return plan_ != nullptr ? plan_->algorithm : ""; }
   std::optional<uint64_t> moved_bytes() const override { return sent_bytes_; }
   uint64_t memory_bytes() const override { return memory_bytes_.load(std::memory_order_relaxed); }
@@ -59,7 +59,7 @@ class TransportLane final : public CollectiveLane {
   }
   bool reap();  // handles completed messages; true if there were any
   Status check(const Transfer& transfer, const Message& message) const;
-  Status look_around();  // checks whether an awaited rank executes something else
+  Status check_peers();  // checks whether an awaited rank executes something else
   // Executes part of the round's first `most` works, reading about `budget` bytes. Returns true when they are
   // done.
   bool work(size_t most, uint64_t budget);
@@ -84,8 +84,8 @@ class TransportLane final : public CollectiveLane {
   size_t work_index_ = 0;          // into the round's works
   uint64_t work_begin_ = 0;        // how much of that work is done
   uint64_t sent_bytes_ = 0;        // payload of its messages
-  uint32_t fruitless_ = 0;         // idle polls since the last progress
-  WaitNotes* waits_ = nullptr;     // of the lane's user
+  uint32_t idle_polls_ = 0;        // idle polls since the last progress
+  WaitStats* waits_ = nullptr;     // of the lane's user
 
   // Kept between operations: the schedules of recently used shapes, and memory for the largest.
   struct Plan {

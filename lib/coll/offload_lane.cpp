@@ -23,27 +23,27 @@ OffloadLane::OffloadLane(const LaneContext& context, const LaneKey& key, Offload
     : context_(context), key_(key), offload_(offload), number_(number), moved_(moved), below_(context, key) {}
 
 void OffloadLane::start(const CollectiveArgs& args, uint64_t slot) {
-  whole_ = {Descriptor::of(args), told_slot(args, slot)};
+  whole_ = {Descriptor::of(args), reported_slot(args, slot)};
   args_ = args;
   status_ = Status();
   own_ = context_.size > 1 && !args.ordered && context_.forced[args.coll] == nullptr &&
          args.count * dtype_size(args.dtype) >= kOffloadLeastBytes && offload_.executes(args);
   if (!own_) return start_below(args);
-  state_ = State::kMeeting;
-  CollectiveArgs meeting;
-  meeting.dtype = args.dtype;
-  start_below(meeting);
+  state_ = State::kBarrier;
+  CollectiveArgs barrier;
+  barrier.dtype = args.dtype;
+  start_below(barrier);
 }
 
 void OffloadLane::start_below(CollectiveArgs args) {
   if (args.whole == nullptr) args.whole = &whole_;
-  below_.start(args, key_.twin + key_.twins * operations_++);
+  below_.start(args, key_.pipeline_index + key_.pipeline_lanes * operations_++);
 }
 
 Poll OffloadLane::poll() {
   if (!own_) return below_.poll();
   if (state_ == State::kOver) return Poll::kFinished;
-  if (state_ == State::kMeeting) return meet();
+  if (state_ == State::kBarrier) return poll_barrier();
   bool advanced = false;
   Status status;
   if (begun_ < chunks_ && begun_ < done_ + Offload::kDepth) {
@@ -62,7 +62,7 @@ Poll OffloadLane::poll() {
   return advanced ? Poll::kAdvanced : Poll::kWaiting;
 }
 
-Poll OffloadLane::meet() {
+Poll OffloadLane::poll_barrier() {
   const Poll poll = below_.poll();
   if (poll != Poll::kFinished) return poll;
   if (!below_.result().ok()) return finish(below_.result());

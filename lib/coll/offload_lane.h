@@ -36,7 +36,7 @@ class OffloadLane final : public CollectiveLane {
   std::vector<int> missing() const override { return below() ? below_.missing() : std::vector<int>(); }
   bool waits_for(int rank) const override { return below() && below_.waits_for(rank); }
   std::vector<int> absent() const override { return below() ? below_.absent() : std::vector<int>(); }
-  void share_waits(WaitNotes* notes) override { below_.share_waits(notes); }
+  void share_waits(WaitStats* stats) override { below_.share_waits(stats); }
   const char* algorithm() const override { return own_ ? offload_.name() : below_.algorithm(); }
   // Unknown for operations of the library.
   std::optional<uint64_t> moved_bytes() const override {
@@ -48,10 +48,10 @@ class OffloadLane final : public CollectiveLane {
   void rest() override;
 
  private:
-  enum class State : uint8_t { kMeeting, kRunning, kOver };
-  bool below() const { return !own_ || state_ == State::kMeeting; }
+  enum class State : uint8_t { kBarrier, kRunning, kOver };
+  bool below() const { return !own_ || state_ == State::kBarrier; }
   void start_below(CollectiveArgs args);
-  Poll meet();
+  Poll poll_barrier();
   Status reserve();
   Status begin_chunk();
   Status end_chunk();

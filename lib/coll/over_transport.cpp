@@ -24,8 +24,9 @@ class OverTransport final : public Collectives {
   Status open_lane(const LaneKey& key, std::unique_ptr<CollectiveLane>* lane) override {
     Offload* const offload = transport_->offload();
     // Lane numbers of the library: one lane for the user, two for each of the first reducers.
-    const uint64_t number = key.id == 0 ? 0 : uint64_t{2} * key.id - 1 + key.twin;
-    const bool whole = key.kind == LaneKey::Kind::kCollective && key.twins <= (key.id == 0 ? 1U : 2U);
+    const uint64_t number = key.id == 0 ? 0 : uint64_t{2} * key.id - 1 + key.pipeline_index;
+    const bool whole =
+        key.kind == LaneKey::Kind::kCollective && key.pipeline_lanes <= (key.id == 0 ? 1U : 2U);
     if (offload != nullptr && whole && number < offload->lanes()) {
       *lane = std::make_unique<coll::OffloadLane>(context_, key, *offload, static_cast<uint32_t>(number),
                                                   offloaded_bytes_);

@@ -1,5 +1,5 @@
-// Collectives over any Transport, made during group setup (lib/form.cpp) for a backend that moves messages.
-// Threads: as core/collectives.h says.
+// Collectives over any Transport, made during group setup (lib/bootstrap.cpp) for a backend that moves
+// messages. Threads: as core/collectives.h says.
 #pragma once
 
 #include <memory>

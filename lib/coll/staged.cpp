@@ -27,7 +27,9 @@ class Staged final : public Collectives {
   bool executes_on_device(Coll coll) const override { return has_blocks(coll) || inner_->executes(coll); }
   bool on_device() const override { return inner_->on_device(); }
   bool takes(int device, const CollectiveArgs& args) const override { return inner_->takes(device, args); }
-  Kept kept(const CollectiveArgs& args) const override { return inner_->kept(args); }
+  InPlaceSlice in_place_slice(const CollectiveArgs& args) const override {
+    return inner_->in_place_slice(args);
+  }
   Status allocate_on_device(int device, uint64_t size, std::shared_ptr<std::byte>* memory) override {
     return inner_->allocate_on_device(device, size, memory);
   }

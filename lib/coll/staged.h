@@ -1,6 +1,6 @@
 // Device buffers over collectives that only support host memory. An operation is cut into chunks. Each chunk
 // is copied into pinned memory, executed there, and copied back. Three chunks are in flight, so that copies
-// and transfers overlap. Operations on host memory pass through. Made during group setup (lib/form.cpp).
+// and transfers overlap. Operations on host memory pass through. Made during group setup (lib/bootstrap.cpp).
 // Threads: as core/collectives.h says.
 #pragma once
 

@@ -128,22 +128,22 @@ void StagedLane::start(const CollectiveArgs& args, uint64_t slot) {
     const std::lock_guard lock(mutex_);
     staging_ = stagings_.at(args.device->device).get();
   }
-  whole_ = {Descriptor::of(args), told_slot(args, slot)};
+  whole_ = {Descriptor::of(args), reported_slot(args, slot)};
   args_ = args;
   status_ = Status();
   shape_ = staged_shape(args, rank_, size_);
   chunk_ = staged_chunk(shape_, dtype_size(args.dtype), slot_bytes_);
   count_ = staged_count(args, size_);
   chunks_ = std::max<uint64_t>((count_ + chunk_ - 1) / chunk_, 1);
-  filled_ = travelled_ = drained_ = 0;
-  arrived_ = travels_ = false;
+  filled_ = communicated_ = drained_ = 0;
+  arrived_ = communicating_ = false;
   moved_ = 0;
 }
 
 Poll StagedLane::poll() {
   if (staging_ == nullptr) return inner_->poll();
   if (!status_.ok()) {
-    if (std::exchange(travels_, false)) {
+    if (std::exchange(communicating_, false)) {
       inner_->abandon();
       // Other ranks do not know of the failure yet, and may still write into a slot at any time.
       if (!inner_->writers().empty()) arena_->taint();
@@ -152,9 +152,9 @@ Poll StagedLane::poll() {
     if (!writers().empty()) return Poll::kWaiting;
     return Poll::kFinished;
   }
-  if (!arrived_ && !look_at_stream()) return status_.ok() ? Poll::kWaiting : Poll::kAdvanced;
+  if (!arrived_ && !poll_stream()) return status_.ok() ? Poll::kWaiting : Poll::kAdvanced;
   bool advanced = fill();
-  advanced = travel() || advanced;
+  advanced = communicate() || advanced;
   advanced = drain() || advanced;
   if (!status_.ok()) return Poll::kAdvanced;
   if (drained_ == chunks_) return Poll::kFinished;
@@ -162,12 +162,12 @@ Poll StagedLane::poll() {
 }
 
 // Queues nothing behind the program's work. So no copy of a failed operation is left in a stream that hangs.
-bool StagedLane::look_at_stream() {
-  arrived_ = look(args_.device->ready);
+bool StagedLane::poll_stream() {
+  arrived_ = done(args_.device->ready);
   return arrived_;
 }
 
-bool StagedLane::look(DeviceEvent event) {
+bool StagedLane::done(DeviceEvent event) {
   bool done = false;
   fail(staging_->query(event, &done));
   return done && status_.ok();
@@ -181,37 +181,37 @@ bool StagedLane::fill() {
   return true;
 }
 
-bool StagedLane::travel() {
+bool StagedLane::communicate() {
   if (!status_.ok()) return false;
-  if (!travels_) {
-    if (travelled_ == filled_ || !look(staging_->slot(travelled_).filled)) return false;
+  if (!communicating_) {
+    if (communicated_ == filled_ || !done(staging_->slot(communicated_).filled)) return false;
     CollectiveArgs part = args_;
     part.device = nullptr;
     part.whole = &whole_;
-    part.count = elements(travelled_);
-    if (args_.blocks != nullptr) cut_blocks(travelled_, &part);
-    std::byte* const memory = staging_->slot(travelled_).memory;
+    part.count = elements(communicated_);
+    if (args_.blocks != nullptr) cut_blocks(communicated_, &part);
+    std::byte* const memory = staging_->slot(communicated_).memory;
     // A rank whose collective has no src or dst passes null.
     part.src = shape_.in > 0 || args_.coll == Coll::kBroadcast ? memory : nullptr;
-    part.dst = shape_.out > 0 || args_.coll == Coll::kBroadcast ? out_area(travelled_) : nullptr;
+    part.dst = shape_.out > 0 || args_.coll == Coll::kBroadcast ? out_area(communicated_) : nullptr;
     inner_->start(part, next_slot());
-    travels_ = true;
+    communicating_ = true;
     return true;
   }
   const Poll poll = inner_->poll();
   if (poll != Poll::kFinished) return poll == Poll::kAdvanced;
-  travels_ = false;
+  communicating_ = false;
   fail(inner_->result());
   moved_ = plus(moved_, inner_->moved_bytes());
   if (!status_.ok()) return true;
-  copy_blocks(travelled_, false);
-  fail(staging_->draining(staging_->slot(travelled_)));
-  travelled_++;
+  copy_blocks(communicated_, false);
+  fail(staging_->draining(staging_->slot(communicated_)));
+  communicated_++;
   return true;
 }
 
 bool StagedLane::drain() {
-  if (!status_.ok() || drained_ == travelled_ || !look(staging_->slot(drained_).drained)) return false;
+  if (!status_.ok() || drained_ == communicated_ || !done(staging_->slot(drained_).drained)) return false;
   drained_++;
   return true;
 }
@@ -278,35 +278,35 @@ void StagedLane::fail(const Status& status) {
 }
 
 void StagedLane::abandon() {
-  if (travelling()) inner_->abandon();
+  if (communicating()) inner_->abandon();
 }
 
 // Includes this process while its own device copies.
 std::vector<int> StagedLane::writers() const {
-  std::vector<int> writers = travelling() ? inner_->writers() : std::vector<int>{};
+  std::vector<int> writers = communicating() ? inner_->writers() : std::vector<int>{};
   if (staging_ == nullptr) return writers;
   bool idle = true;
-  const auto look_at = [&](DeviceEvent event) {
+  const auto poll_event = [&](DeviceEvent event) {
     bool done = false;
     // A failed device no longer copies anything.
     if (staging_->query(event, &done).ok() && !done) idle = false;
   };
-  for (uint64_t chunk = travelled_; chunk < filled_; chunk++) look_at(staging_->slot(chunk).filled);
-  for (uint64_t chunk = drained_; chunk < travelled_; chunk++) look_at(staging_->slot(chunk).drained);
+  for (uint64_t chunk = communicated_; chunk < filled_; chunk++) poll_event(staging_->slot(chunk).filled);
+  for (uint64_t chunk = drained_; chunk < communicated_; chunk++) poll_event(staging_->slot(chunk).drained);
   if (!idle) writers.push_back(rank_);
   return writers;
 }
 
 std::vector<int> StagedLane::missing() const {
-  return travelling() ? inner_->missing() : std::vector<int>{};
+  return communicating() ? inner_->missing() : std::vector<int>{};
 }
 
 bool StagedLane::waits_for(int rank) const {
-  return travelling() && inner_->waits_for(rank);
+  return communicating() && inner_->waits_for(rank);
 }
 
 std::vector<int> StagedLane::absent() const {
-  return travelling() ? inner_->absent() : std::vector<int>{};
+  return communicating() ? inner_->absent() : std::vector<int>{};
 }
 
 }  // namespace weft::coll

@@ -92,7 +92,7 @@ class StagedLane final : public CollectiveLane {
   std::vector<int> missing() const override;
   bool waits_for(int rank) const override;
   std::vector<int> absent() const override;
-  void share_waits(WaitNotes* notes) override { inner_->share_waits(notes); }
+  void share_waits(WaitStats* stats) override { inner_->share_waits(stats); }
   const char* algorithm() const override { return inner_->algorithm(); }
   std::optional<uint64_t> moved_bytes() const override {
     return staging_ == nullptr ? inner_->moved_bytes() : moved_;
@@ -104,13 +104,13 @@ class StagedLane final : public CollectiveLane {
   bool passes_on(const CollectiveArgs& args) const {
     return args.device == nullptr || (taken_ != nullptr && taken_->takes(args.device->device, args));
   }
-  bool travelling() const { return staging_ == nullptr || travels_; }
+  bool communicating() const { return staging_ == nullptr || communicating_; }
   // Each returns true if it did something; errors go to status_.
-  bool look_at_stream();
+  bool poll_stream();
   bool fill();
-  bool travel();
+  bool communicate();
   bool drain();
-  bool look(DeviceEvent event);
+  bool done(DeviceEvent event);
   void copy_blocks(uint64_t chunk, bool in);
   void cut_blocks(uint64_t chunk, CollectiveArgs* part);
   // A block's elements in the chunk: their number, and where they begin in src or dst.
@@ -124,7 +124,7 @@ class StagedLane final : public CollectiveLane {
   std::byte* out_area(uint64_t chunk);
   void fail(const Status& status);
 
-  uint64_t next_slot() { return key_.twin + key_.twins * operations_++; }  // of inner_
+  uint64_t next_slot() { return key_.pipeline_index + key_.pipeline_lanes * operations_++; }  // of inner_
 
   const LaneKey key_;
   const std::unique_ptr<CollectiveLane> inner_;
@@ -151,9 +151,9 @@ class StagedLane final : public CollectiveLane {
   uint64_t chunks_ = 0;   // at least 1
   bool arrived_ = false;  // the program's stream has reached the operation
   uint64_t filled_ = 0;   // chunks whose copies into pinned memory were started
-  uint64_t travelled_ = 0;
+  uint64_t communicated_ = 0;
   uint64_t drained_ = 0;
-  bool travels_ = false;           // inner_ runs
+  bool communicating_ = false;     // inner_ runs
   std::optional<uint64_t> moved_;  // by inner_ so far
 };
 

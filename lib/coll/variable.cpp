@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include "base/splitmix.h"
-#include "coll/variable_programs.h"
+#include "coll/variable_composites.h"
 
 namespace weft::coll {
 namespace {
@@ -28,8 +28,8 @@ VariableCall::VariableCall(const Collectives& collectives, int rank, int size, c
   bool executes = on_device ? collectives.executes_on_device(args->coll) : collectives.executes(args->coll);
   // The composition for skewed blocks also works on device memory, and pads nothing.
   if (on_device && skewed(*args, size)) executes = false;
-  if (!executes || !agreed) program_ = variable_program(*args, rank, size, executes);
-  args->program = program_.get();
+  if (!executes || !agreed) composite_ = variable_composite(*args, rank, size, executes);
+  args->composite = composite_.get();
 }
 
 BlockList VariableCall::keep(std::vector<uint64_t>& arrays, const BlockList& list, int size) const {

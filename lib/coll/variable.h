@@ -1,6 +1,6 @@
 // Collectives of blocks of different sizes: what such a call keeps until it completes, and its composition of
 // ordinary collectives where a backend does not execute it itself. Called by lib/capi and tests; the
-// composite operations run on lanes (core/program.h).
+// composite operations run on lanes (core/composite.h).
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/collectives.h"
-#include "core/program.h"
+#include "core/composite.h"
 
 namespace weft::coll {
 
@@ -26,7 +26,7 @@ class VariableCall {
 
   std::vector<uint64_t> from_, to_;  // counts and offsets
   Blocks blocks_;
-  std::unique_ptr<Program> program_;
+  std::unique_ptr<Composite> composite_;
 };
 
 }  // namespace weft::coll

@@ -39,7 +39,8 @@ class Accelerator {
   // Loads the library on the first call. Returns kUnavailable with "because ..."; *detail describes the
   // library. The other calls require that this has succeeded.
   virtual Status probe(std::string* detail) = 0;
-  // Returns true if look_at can tell where memory is: probe has succeeded, or notice_use has returned true.
+  // Returns true if query_pointer can tell where memory is: probe has succeeded, or notice_use has returned
+  // true.
   virtual bool sees_memory() const = 0;
   // Returns true if the program itself uses the library: then memory may be a device's although probe was not
   // called. Loads and allocates nothing. Searches the libraries that the process has loaded (0.2 us) until it
@@ -53,7 +54,7 @@ class Accelerator {
   virtual Status current_device(int* device) = 0;
   virtual Status within(int device, const std::function<Status()>& work) = 0;
 
-  virtual Status look_at(const void* pointer, PointerInfo* info) = 0;
+  virtual Status query_pointer(const void* pointer, PointerInfo* info) = 0;
   // Checks a stream for use in a call. Returns kArg if the library can tell that it belongs to another
   // device. Returns kUnsupported if it is being captured into a graph. Returns kState if it is the legacy
   // default stream while the capture of another stream makes that unusable; record then returns kState as

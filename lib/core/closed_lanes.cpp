@@ -9,28 +9,28 @@ void ClosedLanes::write(ByteWriter* message) const {
   for (const auto& [id, lane] : kept_) message->put(id).put(lane.next_slot);
 }
 
-ClosedLanes::Told ClosedLanes::read(ByteReader* message) {
-  Told told;
+ClosedLanes::Published ClosedLanes::read(ByteReader* message) {
+  Published published;
   const auto lanes = message->get<uint32_t>();
   for (uint32_t i = 0; i < lanes && message->ok(); i++) {
     const auto id = message->get<uint32_t>();
-    told.emplace(id, message->get<uint64_t>());
+    published.emplace(id, message->get<uint64_t>());
   }
-  return message->ok() ? told : Told();
+  return message->ok() ? published : Published();
 }
 
-void ClosedLanes::compare(const std::vector<Told>& told) {
+void ClosedLanes::compare(const std::vector<Published>& published) {
   everywhere_.clear();
-  if (told.empty()) return;
+  if (published.empty()) return;
   for (const auto& [id, lane] : kept_) {
     const std::pair<uint32_t, uint64_t> mine(id, lane.next_slot);
-    const auto closed = [&](const Told& theirs) { return theirs.contains(mine); };
-    if (std::all_of(told.begin(), told.end(), closed)) everywhere_.push_back(id);
+    const auto closed = [&](const Published& theirs) { return theirs.contains(mine); };
+    if (std::all_of(published.begin(), published.end(), closed)) everywhere_.push_back(id);
   }
   std::reverse(everywhere_.begin(), everywhere_.end());
 }
 
-bool ClosedLanes::take(uint32_t* id, Kept* lane) {
+bool ClosedLanes::take(uint32_t* id, Entry* lane) {
   if (everywhere_.empty()) return false;
   *id = everywhere_.back();
   everywhere_.pop_back();

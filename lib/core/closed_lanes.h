@@ -18,27 +18,27 @@ namespace weft {
 
 class ClosedLanes {
  public:
-  struct Kept {
+  struct Entry {
     // At rest; continues at its next slot; null: could not be opened on this rank.
     std::shared_ptr<CollectiveLane> impl;
     uint64_t next_slot = 0;
   };
-  using Told = std::set<std::pair<uint32_t, uint64_t>>;  // lanes, with their next slots
+  using Published = std::set<std::pair<uint32_t, uint64_t>>;  // lanes, with their next slots
 
-  void keep(uint32_t id, Kept lane) { kept_.insert_or_assign(id, std::move(lane)); }
+  void keep(uint32_t id, Entry lane) { kept_.insert_or_assign(id, std::move(lane)); }
   // Writes this rank's closed lanes.
   void write(ByteWriter* message) const;
   // Reads a rank's closed lanes; returns an empty set for a truncated message. The bytes come from other
   // processes and are not trusted.
-  static Told read(ByteReader* message);
+  static Published read(ByteReader* message);
   // Compares the closed lanes of all ranks, this one included. Empty: nothing is known.
-  void compare(const std::vector<Told>& told);
+  void compare(const std::vector<Published>& published);
   // Takes the lowest lane that every rank had closed at that time after the same number of operations.
   // Returns false if there is none.
-  bool take(uint32_t* id, Kept* lane);
+  bool take(uint32_t* id, Entry* lane);
 
  private:
-  std::map<uint32_t, Kept> kept_;
+  std::map<uint32_t, Entry> kept_;
   std::vector<uint32_t> everywhere_;  // lanes of kept_ that all ranks have closed; descending
 };
 

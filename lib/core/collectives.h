@@ -19,8 +19,8 @@ namespace weft {
 
 class Arena;
 class GraphLane;
-class Program;
-class WaitNotes;
+class Composite;
+class WaitStats;
 struct CollectiveArgs;
 struct DeviceCall;
 
@@ -81,9 +81,9 @@ struct Blocks {
   BlockList to;
 };
 
-// Parts of a rank's input that are not in src, in order, all of them within the range from Collectives::kept.
-// Read with the mutex held, and not read any more once `gone` is set.
-struct Away {
+// Parts of a rank's input that are not in src, in order, all of them within the range from
+// Collectives::in_place_slice. Read with the mutex held, and not read any more once `gone` is set.
+struct InputSlices {
   struct Part {
     uint64_t first;  // elements [first, first + count) of src
     uint64_t count;
@@ -120,14 +120,14 @@ struct CollectiveArgs {
   // For a collective with blocks of different sizes, whose count is the sum over the blocks (0 for
   // all_to_all_v) and whose tag is a hash of the counts. Outlives the operation.
   const Blocks* blocks = nullptr;
-  const Away* away = nullptr;  // for an in-place all-reduce; outlives the operation
-  // Executes the call as a composite operation of several collectives (core/program.h); null: the backend
+  const InputSlices* slices = nullptr;  // for an in-place all-reduce; outlives the operation
+  // Executes the call as a composite operation of several collectives (core/composite.h); null: the backend
   // executes it.
-  Program* program = nullptr;
+  Composite* composite = nullptr;
 };
 
 // Returns the slot number that errors of an operation show: that of the user's call.
-inline uint64_t told_slot(const CollectiveArgs& args, uint64_t slot) {
+inline uint64_t reported_slot(const CollectiveArgs& args, uint64_t slot) {
   return args.whole != nullptr ? args.whole->slot : slot;
 }
 
@@ -152,9 +152,9 @@ struct LaneKey {
   uint32_t id = 0;
   int peer = -1;  // send and receive lanes
   // For pipelined lanes: the number of lanes with this key, and the index of this one. A lane that numbers
-  // the operations below it itself uses the slots twin, twin + twins and so on.
-  uint32_t twins = 1;
-  uint32_t twin = 0;
+  // the operations below it itself uses the slots pipeline_index, pipeline_index + pipeline_lanes and so on.
+  uint32_t pipeline_lanes = 1;
+  uint32_t pipeline_index = 0;
 };
 
 // Threads: called with the progress lock held (one thread at a time), except the destructor, whose caller
@@ -192,7 +192,7 @@ class CollectiveLane {
   // Sets the wait statistics that operations exchange with other ranks, in messages that are sent anyway,
   // until the next call; null: none. No operation may be running. Lanes that do not send messages to each
   // rank exchange none.
-  virtual void share_waits(WaitNotes* /*notes*/) {}
+  virtual void share_waits(WaitStats* /*stats*/) {}
   // Static name of the algorithm of the last started operation.
   virtual const char* algorithm() const = 0;
   // Bytes that this rank has moved for the last operation, once it is complete: the data of its messages, or
@@ -233,7 +233,7 @@ class Collectives {
   // Returns true if the number of collective lanes is limited, so that closed lanes are worth keeping.
   virtual bool few_lanes() const { return false; }
   // Returns true if its lanes execute the collective themselves. Other collectives are composed of those
-  // (core/program.h).
+  // (core/composite.h).
   virtual bool executes(Coll coll) const { return coll <= Coll::kRecv; }
   // As executes, for buffers on a device.
   virtual bool executes_on_device(Coll coll) const { return executes(coll); }
@@ -242,13 +242,13 @@ class Collectives {
   // Returns true if it executes this call from device to device when the buffers are on this device.
   // Otherwise the call goes through host memory. Any thread.
   virtual bool takes(int /*device*/, const CollectiveArgs& /*args*/) const { return false; }
-  // Returns the elements of an all-reduce's input that only this rank reads (CollectiveArgs::away). Any
+  // Returns the elements of an all-reduce's input that only this rank reads (CollectiveArgs::slices). Any
   // thread.
-  struct Kept {
+  struct InPlaceSlice {
     uint64_t first = 0;
     uint64_t count = 0;
   };
-  virtual Kept kept(const CollectiveArgs& /*args*/) const { return {}; }
+  virtual InPlaceSlice in_place_slice(const CollectiveArgs& /*args*/) const { return {}; }
   // Allocates device memory for these operations. Releasing the last reference frees it and may wait for the
   // device. Memory that a failed operation may still touch is never freed. Any thread; may block.
   virtual Status allocate_on_device(int device, uint64_t size, std::shared_ptr<std::byte>* memory);

@@ -6,8 +6,8 @@
 
 #include "base/text.h"
 #include "core/arena.h"
-#include "core/parting.h"
-#include "core/program.h"
+#include "core/composite.h"
+#include "core/drain.h"
 #include "core/result.h"
 
 namespace weft {
@@ -16,7 +16,7 @@ namespace {
 // Types of control messages between members.
 constexpr uint8_t kFailMessage = 1;
 constexpr uint8_t kExchangeMessage = 2;
-// 3 is Parting::kMessage, 4 and 5 are the messages of core/lineage.h, 6 is Notes::kMessage.
+// 3 is Drain::kMessage, 4 and 5 are the messages of core/generations.h, 6 is LaneMessages::kMessage.
 constexpr uint8_t kErrorMessage = 7;      // an agreed error; its result follows
 constexpr uint8_t kContinuesMessage = 8;  // the sender continues in spite of its last agreed error
 constexpr uint32_t kMaxText = 4096;
@@ -25,41 +25,41 @@ constexpr uint32_t kMaxText = 4096;
 
 std::shared_ptr<Comm> Comm::create(std::shared_ptr<Context> context, int rank, int size, CommOptions options,
                                    std::unique_ptr<Control> control, std::unique_ptr<Collectives> collectives,
-                                   Descent descent, Status* failure) {
-  if (!descent.lineage) {
+                                   Generation generation, Status* failure) {
+  if (!generation.generations) {
     // This communicator is the first generation.
-    descent.lineage = std::make_shared<Lineage>(std::move(control), rank, size, context->engine());
-    for (int r = 0; r < size; r++) descent.members.push_back(r);
-    control = descent.lineage->control_of_first();
+    generation.generations = std::make_shared<Generations>(std::move(control), rank, size, context->engine());
+    for (int r = 0; r < size; r++) generation.members.push_back(r);
+    control = generation.generations->control_of_first();
   }
   auto comm = std::make_shared<Comm>(std::move(context), rank, size, std::move(options), std::move(control),
-                                     std::move(collectives), std::move(descent));
+                                     std::move(collectives), std::move(generation));
   if (Status opened = comm->open_lane(&comm->user_lane_); !opened.ok()) {
     if (failure != nullptr) *failure = std::move(opened);
     return nullptr;
   }
   if (!comm->collectives_->outlives_sender()) {
-    comm->parting_ = std::make_shared<Parting>(*comm);
-    comm->context_->engine().add(comm->parting_);
+    comm->drain_ = std::make_shared<Drain>(*comm);
+    comm->context_->engine().add(comm->drain_);
   }
   comm->context_->add_comm(comm);
-  comm->descent_.lineage->opened(comm->descent_.generation);
+  comm->generation_.generations->opened(comm->generation_.number);
   comm->control_->start(comm.get());
   return comm;
 }
 
 Comm::Comm(std::shared_ptr<Context> context, int rank, int size, CommOptions options,
-           std::unique_ptr<Control> control, std::unique_ptr<Collectives> collectives, Descent descent)
+           std::unique_ptr<Control> control, std::unique_ptr<Collectives> collectives, Generation generation)
     : context_(std::move(context)),
       rank_(rank),
       size_(size),
       options_(std::move(options)),
-      descent_(std::move(descent)),
+      generation_(std::move(generation)),
       control_(std::move(control)),
       collectives_(std::move(collectives)),
       departed_(std::make_unique<std::atomic<bool>[]>(static_cast<size_t>(size))),
       gone_(std::make_unique<std::atomic<bool>[]>(static_cast<size_t>(size))),
-      heard_(static_cast<size_t>(size)) {}
+      received_errors_(static_cast<size_t>(size)) {}
 
 Comm::~Comm() {
   (void)guarded([this] { return close(); }).ok();
@@ -68,17 +68,17 @@ Comm::~Comm() {
 Status Comm::make_lane(const LaneKey& key, bool overlapping, Executes* executes) {
   std::unique_ptr<CollectiveLane> impl;
   std::unique_ptr<CollectiveLane> second;
-  LaneKey twin = key;
-  twin.twins = overlapping ? 2 : 1;
+  LaneKey lane_key = key;
+  lane_key.pipeline_lanes = overlapping ? 2 : 1;
   const auto open = [&] {
-    const Status opened = collectives_->open_lane(twin, &impl);
-    twin.twin = 1;
-    return opened.ok() && overlapping ? collectives_->open_lane(twin, &second) : opened;
+    const Status opened = collectives_->open_lane(lane_key, &impl);
+    lane_key.pipeline_index = 1;
+    return opened.ok() && overlapping ? collectives_->open_lane(lane_key, &second) : opened;
   };
   WEFT_TRY(context_->engine().locked(open));
   // Some of the user's collectives are composite operations.
   if (key.kind == LaneKey::Kind::kCollective && key.id == 0) {
-    impl = std::make_unique<ProgramLane>(std::move(impl));
+    impl = std::make_unique<CompositeLane>(std::move(impl));
   }
   executes->impl = std::move(impl);
   executes->second = std::move(second);
@@ -98,7 +98,7 @@ Status Comm::open_lane(std::shared_ptr<Lane>* lane, bool overlapping) {
   const std::lock_guard lock(lanes_mutex_);
   if (closed_) return cancelled();
   LaneKey key;
-  ClosedLanes::Kept kept;
+  ClosedLanes::Entry kept;
   if (!closed_lanes_.take(&key.id, &kept)) key.id = next_lane_++;
   Executes executes{kept.impl, nullptr};
   if (!executes.impl) {
@@ -117,7 +117,7 @@ void Comm::close_lane(const std::shared_ptr<Lane>& lane) {
   lanes_.erase(std::remove(lanes_.begin(), lanes_.end(), lane), lanes_.end());
   if (closed_ || failed() || !collectives_->few_lanes()) return;
   const auto next_slot = [&] { return lane->idle() ? lane->next_slot() : UINT64_MAX; };
-  const ClosedLanes::Kept kept = {lane->impl(), context_->engine().locked(next_slot)};
+  const ClosedLanes::Entry kept = {lane->impl(), context_->engine().locked(next_slot)};
   if (kept.next_slot == UINT64_MAX) return;
   kept.impl->rest();
   closed_lanes_.keep(lane->key().id, kept);
@@ -149,10 +149,10 @@ Status Comm::run_until(Lane& lane, const CollectiveArgs& args, MakeDeadline&& ma
   request.args = args;
   Engine& engine = context_->engine();
   if (!engine.try_locked([&] { return lane.start_at_once(&request); })) lane.submit(&request);
-  int looks = 0;
+  int polls = 0;
   const auto done = [&] {
     if (request.done()) return true;
-    if (looks++ != kLooksWithoutClock) return false;
+    if (polls++ != kPollsWithoutClock) return false;
     const Deadline deadline = make_deadline();
     engine.locked([&] { request.deadline = deadline; });
     return request.done();
@@ -218,9 +218,9 @@ void Comm::write_closed_lanes(ByteWriter* message) {
   closed_lanes_.write(message);
 }
 
-void Comm::compare_closed_lanes(const std::vector<ClosedLanes::Told>& told) {
+void Comm::compare_closed_lanes(const std::vector<ClosedLanes::Published>& published) {
   const std::lock_guard lock(lanes_mutex_);
-  closed_lanes_.compare(told);
+  closed_lanes_.compare(published);
 }
 
 // Message layout: this communicator's closed lanes, those of `beside`, and the bytes to agree on.
@@ -235,14 +235,14 @@ Status Comm::agree_to_open(Comm* beside, ByteView mine, std::vector<Bytes>* all,
   }
   message.put_bytes(mine);
   WEFT_TRY(agree(message.bytes(), all, deadline));
-  std::vector<ClosedLanes::Told> here, there;
+  std::vector<ClosedLanes::Published> here, there;
   for (Bytes& theirs : *all) {
     ByteReader reader(theirs);
     here.push_back(ClosedLanes::read(&reader));
     if (reader.get<uint8_t>() != 0) {
       const bool same = reader.get<uint64_t>() == (beside != nullptr ? beside->options_.id : 0);
-      ClosedLanes::Told told = ClosedLanes::read(&reader);
-      if (beside != nullptr && same) there.push_back(std::move(told));
+      ClosedLanes::Published published = ClosedLanes::read(&reader);
+      if (beside != nullptr && same) there.push_back(std::move(published));
     }
     const ByteView rest = reader.get_bytes(UINT32_MAX);
     // Empty if the message could not be read.
@@ -255,7 +255,7 @@ Status Comm::agree_to_open(Comm* beside, ByteView mine, std::vector<Bytes>* all,
   return {};
 }
 
-void Comm::fail(const Status& status, bool tell_others) noexcept {
+void Comm::fail(const Status& status, bool send_to_others) noexcept {
   std::shared_ptr<Comm> recorded;
   {
     const std::lock_guard lock(failure_mutex_);
@@ -273,7 +273,7 @@ void Comm::fail(const Status& status, bool tell_others) noexcept {
   };
   if (context_->log().enabled(LogLevel::kError) && status.code() != Code::kCancelled)
     (void)guarded_run(log).ok();
-  if (tell_others) (void)guarded_run([&] { tell(status); }).ok();
+  if (send_to_others) (void)guarded_run([&] { send_failure(status); }).ok();
   if (recorded) dump_.start(std::move(recorded));
   context_->engine().notify();
 }
@@ -302,10 +302,10 @@ Status Comm::close(bool with_context) {
   closed_ = true;
   // Fail points cannot stop the communicator from closing.
   (void)guarded([&] { return reach(FailPlace::kLeaving); }).ok();
-  const Status parted = parting_ ? guarded([&] { return parting_->part(); }) : Status();
+  const Status parted = drain_ ? guarded([&] { return drain_->drain(); }) : Status();
   // A rank that leaves because of a failure sends that failure first: its goodbye may arrive before the
   // report of the rank that found the failure.
-  if (failed()) (void)guarded_run([&] { tell(failure()); }).ok();
+  if (failed()) (void)guarded_run([&] { send_failure(failure()); }).ok();
   fail(cancelled(), false);
   dump_.close(context_->clock());
   std::vector<std::shared_ptr<Lane>> lanes;
@@ -325,7 +325,7 @@ Status Comm::close(bool with_context) {
   }
   (void)guarded_run([&] { control_->leave(); }).ok();
   control_->stop();
-  if (descent_.generation > 0) (void)guarded_run([&] { descent_.lineage->closed(); }).ok();
+  if (generation_.number > 0) (void)guarded_run([&] { generation_.generations->closed(); }).ok();
   Status drained = guarded([&] { return context_->callbacks().drain(context_->clock()); });
   return parted.ok() ? drained : parted;
 }
@@ -336,8 +336,8 @@ FlightRecord Comm::flight() {
   record.job = options_.job;
   record.rank = rank_;
   record.size = size_;
-  record.generation = descent_.generation;
-  record.first_rank = descent_.members.empty() ? rank_ : descent_.members[static_cast<size_t>(rank_)];
+  record.generation = generation_.number;
+  record.first_rank = generation_.members.empty() ? rank_ : generation_.members[static_cast<size_t>(rank_)];
   record.backend = options_.backend;
   record.operations = operations();
   record.failure = failure();
@@ -356,7 +356,7 @@ bool Comm::quiet() {
   });
 }
 
-void Comm::tell(const Status& status) {
+void Comm::send_failure(const Status& status) {
   const ErrorInfo& info = status.info();
   ByteWriter message;
   message.put(kFailMessage).put(info.code).put(info.evidence).put(info.slot).put(info.step);
@@ -415,9 +415,9 @@ void Comm::agreed_error(const Status& error) {
 
 // Returns true if every other rank that has not left has announced at least as many errors.
 bool Comm::others_found(uint64_t errors) {
-  const std::lock_guard lock(heard_mutex_);
+  const std::lock_guard lock(received_errors_mutex_);
   for (int r = 0; r < size_; r++) {
-    if (r != rank_ && heard_[static_cast<size_t>(r)].count < errors && !departed(r)) return false;
+    if (r != rank_ && received_errors_[static_cast<size_t>(r)].count < errors && !departed(r)) return false;
   }
   return true;
 }
@@ -432,14 +432,14 @@ void Comm::withdraw_error() {
   }
 }
 
-void Comm::hear_error(int rank, ByteView message) {
+void Comm::receive_error(int rank, ByteView message) {
   Status error;
   if (!decode_result(message, size_, &error) || error.ok()) return;
   {
-    const std::lock_guard lock(heard_mutex_);
-    AgreedErrors& heard = heard_[static_cast<size_t>(rank)];
-    heard.count++;
-    heard.last = std::move(error);
+    const std::lock_guard lock(received_errors_mutex_);
+    AgreedErrors& received = received_errors_[static_cast<size_t>(rank)];
+    received.count++;
+    received.last = std::move(error);
   }
   context_->engine().notify();
 }
@@ -447,8 +447,8 @@ void Comm::hear_error(int rank, ByteView message) {
 void Comm::on_peer_lost(int rank, const Status& why) noexcept {
   Status agreed;
   {
-    const std::lock_guard lock(heard_mutex_);
-    agreed = heard_[static_cast<size_t>(rank)].last;
+    const std::lock_guard lock(received_errors_mutex_);
+    agreed = received_errors_[static_cast<size_t>(rank)].last;
   }
   const Evidence evidence = why.info().evidence;
   if (evidence == Evidence::kConnection || evidence == Evidence::kProcess) {
@@ -481,13 +481,13 @@ void Comm::on_message(int rank, ByteView message) noexcept {
     ByteReader reader(message);
     const auto kind = reader.get<uint8_t>();
     if (kind == kFailMessage) adopt(rank, message.subspan(1));
-    if (kind == Parting::kMessage && parting_) parting_->on_message(rank, reader);
-    if (kind == Notes::kMessage) notes_.on_message(rank, reader);
+    if (kind == Drain::kMessage && drain_) drain_->on_message(rank, reader);
+    if (kind == LaneMessages::kMessage) lane_messages_.on_message(rank, reader);
     if (kind == kExchangeMessage) postbox_.on_message(rank, reader);
-    if (kind == kErrorMessage) hear_error(rank, message.subspan(1));
+    if (kind == kErrorMessage) receive_error(rank, message.subspan(1));
     if (kind == kContinuesMessage) {
-      const std::lock_guard lock(heard_mutex_);
-      heard_[static_cast<size_t>(rank)].last = Status();
+      const std::lock_guard lock(received_errors_mutex_);
+      received_errors_[static_cast<size_t>(rank)].last = Status();
     }
   });
   if (!thrown.ok()) fail(thrown);  // the message is not sent again

@@ -18,13 +18,13 @@
 #include "core/failpoints.h"
 #include "core/flight.h"
 #include "core/flight_dump.h"
+#include "core/generations.h"
 #include "core/lane.h"
-#include "core/lineage.h"
-#include "core/notes.h"
+#include "core/lane_messages.h"
 
 namespace weft {
 
-class Parting;
+class Drain;
 
 struct CommOptions {
   std::string backend;       // as requested; empty: the best available
@@ -43,7 +43,7 @@ struct CommOptions {
   int device = -1;             // index of this rank's CUDA device; -1: the calling thread's current one
   std::string job;             // name of the job, if it has one
   std::string flight_path;     // folder of a failure's flight record; empty: none is written
-  uint64_t id = 0;             // equal on all ranks and unique among communicators; set by lib/form
+  uint64_t id = 0;             // equal on all ranks and unique among communicators; set by lib/bootstrap
 };
 
 // Threads: any thread, except that the order of submissions to one lane must be the same on all ranks.
@@ -52,10 +52,10 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   // Returns null if the lane of the program's collectives does not open, and sets *failure (may be null).
   static std::shared_ptr<Comm> create(std::shared_ptr<Context> context, int rank, int size,
                                       CommOptions options, std::unique_ptr<Control> control,
-                                      std::unique_ptr<Collectives> collectives, Descent descent = {},
+                                      std::unique_ptr<Collectives> collectives, Generation generation = {},
                                       Status* failure = nullptr);
   Comm(std::shared_ptr<Context> context, int rank, int size, CommOptions options,
-       std::unique_ptr<Control> control, std::unique_ptr<Collectives> collectives, Descent descent);
+       std::unique_ptr<Control> control, std::unique_ptr<Collectives> collectives, Generation generation);
   ~Comm() override;
 
   int rank() const { return rank_; }
@@ -66,7 +66,7 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   Control& control() { return *control_; }
   const CommOptions& options() const { return options_; }
   // Identifies this communicator among the generations that were shrunk from each other.
-  const Descent& descent() const { return descent_; }
+  const Generation& generation() const { return generation_; }
   // Fail point: a test may inject a failure of this rank here.
   Status reach(FailPlace place, uint64_t number = 0, uint64_t stage = 0) {
     return options_.failpoints == nullptr
@@ -133,7 +133,7 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   // for it, briefly.
   bool dumping() { return dump_.pending(context_->clock()); }
   // Messages to the owners of a lane on the other ranks.
-  Notes& notes() { return notes_; }
+  LaneMessages& lane_messages() { return lane_messages_; }
   // Returns the recent operations of all lanes. Takes the progress lock.
   FlightRecord flight();
   // Leaves the communicator: outstanding and later operations complete with kCancelled. Idempotent;
@@ -182,29 +182,29 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   Status make_lane(const LaneKey& key, bool overlapping, Executes* executes);
   void add_lane(const LaneKey& key, Executes executes, uint64_t first, std::shared_ptr<Lane>* lane);
   void write_closed_lanes(ByteWriter* message);
-  void compare_closed_lanes(const std::vector<ClosedLanes::Told>& told);
+  void compare_closed_lanes(const std::vector<ClosedLanes::Published>& published);
   template <class MakeDeadline>
   Status run_until(Lane& lane, const CollectiveArgs& args, MakeDeadline&& make_deadline);
-  void tell(const Status& status);
+  void send_failure(const Status& status);
   void withdraw_error();
   bool others_found(uint64_t errors);
-  void hear_error(int rank, ByteView message);
+  void receive_error(int rank, ByteView message);
   Status cancelled() const;
   void adopt(int rank, ByteView message);
 
   // Reading the clock costs a tenth of the shortest operations. A blocking call therefore starts its deadline
   // at its third poll, a few microseconds late at most.
-  static constexpr int kLooksWithoutClock = 2;
+  static constexpr int kPollsWithoutClock = 2;
 
   const std::shared_ptr<Context> context_;
   const int rank_;
   const int size_;
   const CommOptions options_;
-  const Descent descent_;
+  const Generation generation_;
   const std::unique_ptr<Control> control_;
   const std::unique_ptr<Collectives> collectives_;
-  Notes notes_{*this};
-  std::shared_ptr<Parting> parting_;  // set once in create; null where messages outlive their sender
+  LaneMessages lane_messages_{*this};
+  std::shared_ptr<Drain> drain_;  // set once in create; null where messages outlive their sender
 
   std::atomic<bool> failed_{false};
   std::mutex close_mutex_;                        // held by the thread that closes
@@ -235,8 +235,8 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   std::mutex announce_mutex_;
   uint64_t announced_ = 0;                 // guarded by announce_mutex_
   std::atomic<bool> error_stands_{false};  // written under announce_mutex_
-  std::mutex heard_mutex_;
-  std::vector<AgreedErrors> heard_;  // by rank; guarded by heard_mutex_
+  std::mutex received_errors_mutex_;
+  std::vector<AgreedErrors> received_errors_;  // by rank; guarded by received_errors_mutex_
 
   std::atomic<uint32_t> subgroup_ids_{0};
   Postbox postbox_;

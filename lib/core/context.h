@@ -79,7 +79,7 @@ class Context : public std::enable_shared_from_this<Context> {
   const Interrupt::Source& interrupt() const { return interrupt_; }
 
   // Numbers the communicators that this context creates through a store.
-  uint64_t next_meeting() { return meetings_.fetch_add(1); }
+  uint64_t next_rendezvous() { return rendezvous_.fetch_add(1); }
   void add_comm(const std::shared_ptr<Comm>& comm);
 
   // Null when no trace is running. The sink lives as long as the context.
@@ -96,7 +96,7 @@ class Context : public std::enable_shared_from_this<Context> {
   Log log_;
   ForkGuard guard_;
   std::atomic<TraceSink*> trace_{nullptr};
-  std::atomic<uint64_t> meetings_{0};
+  std::atomic<uint64_t> rendezvous_{0};
   std::mutex mutex_;
   std::vector<std::weak_ptr<Comm>> comms_;   // guarded by mutex_
   std::vector<std::shared_ptr<void>> kept_;  // guarded by mutex_

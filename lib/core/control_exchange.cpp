@@ -124,7 +124,7 @@ Status ControlExchange::news() {
   control_.poll();
   if (!failure_.ok()) return failure_;
   // A rank that has reported its failure may have left since.
-  failure_ = told();
+  failure_ = reported_failure();
   if (failure_.ok()) fail(options_.broken());
   return failure_;
 }
@@ -143,7 +143,7 @@ void ControlExchange::fail(const Status& why) {
 }
 
 // Returns the failure that another member has reported.
-Status ControlExchange::told() {
+Status ControlExchange::reported_failure() {
   const std::lock_guard lock(postbox_.mutex_);
   const auto received = postbox_.inbox_.find({options_.id, Postbox::kFailed});
   for (int r = 0; received != postbox_.inbox_.end() && r < size(); r++) {

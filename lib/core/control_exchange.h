@@ -69,7 +69,7 @@ class ControlExchange final : public Exchange {
  private:
   Status news() override;
   bool all_came(uint32_t round);
-  Status told();
+  Status reported_failure();
   Status fail_all(const Status& why);
   void send_all(uint32_t round, ByteView bytes);
 

@@ -108,10 +108,10 @@ struct Squares {
   bool finite = true;
 };
 
-// The summation order of squares. Each range of kSquaresStretch elements is the sum of kSquaresPartial
+// The summation order of squares. Each range of kSquaresRange elements is the sum of kSquaresPartial
 // partial sums; the ranges are added up in kSquaresTotals partial sums. Threads can add in this order, and
 // results are equal everywhere.
-inline constexpr uint64_t kSquaresStretch = 1024;
+inline constexpr uint64_t kSquaresRange = 1024;
 inline constexpr uint32_t kSquaresPartial = 32;
 inline constexpr uint32_t kSquaresTotals = 256;
 struct SquaresPart {
@@ -157,9 +157,9 @@ struct SelectArgs {
   uint32_t* scratch = nullptr;  // select_scratch(count) entries
 };
 inline constexpr uint32_t kSelectBins = 65536;
-inline constexpr uint64_t kSelectStretch = 4096;
+inline constexpr uint64_t kSelectRange = 4096;
 constexpr uint64_t select_scratch(uint64_t count) {
-  return 2 * uint64_t{kSelectBins} + 8 + 2 * ((count + kSelectStretch - 1) / kSelectStretch);
+  return 2 * uint64_t{kSelectBins} + 8 + 2 * ((count + kSelectRange - 1) / kSelectRange);
 }
 
 // Threads per block, for all kernels.
@@ -193,13 +193,13 @@ struct SelectLaunch {
 
 // Returns the number of blocks of a pass; 0: the pass has nothing to do.
 inline uint64_t select_blocks(const SelectArgs& args, SelectPass pass) {
-  const uint64_t stretches = (args.count + kSelectStretch - 1) / kSelectStretch;
-  if (pass == SelectPass::kWrite) return stretches > 0 ? stretches : args.room > 0 ? 1 : 0;
+  const uint64_t ranges = (args.count + kSelectRange - 1) / kSelectRange;
+  if (pass == SelectPass::kWrite) return ranges > 0 ? ranges : args.room > 0 ? 1 : 0;
   if (args.take == 0) return 0;
   if (pass == SelectPass::kClear) return 2 * kSelectBins / kKernelThreads;
   const bool one =
       pass == SelectPass::kFindUpper || pass == SelectPass::kFindLower || pass == SelectPass::kScan;
-  return one ? 1 : stretches;
+  return one ? 1 : ranges;
 }
 
 }  // namespace weft

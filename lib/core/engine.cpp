@@ -24,7 +24,7 @@ void Engine::stop() {
 
 void Engine::add(std::shared_ptr<Task> task) {
   {
-    const std::lock_guard lock(drive_mutex_);
+    const std::lock_guard lock(progress_mutex_);
     tasks_.push_back(std::move(task));
   }
   notify();
@@ -50,9 +50,9 @@ void Engine::notify() {
   if (sleeping_.load()) clock_.wake_all(wake_);
 }
 
-Poll Engine::drive(bool* driven) {
-  std::unique_lock lock(drive_mutex_, std::try_to_lock);
-  *driven = lock.owns_lock();
+Poll Engine::poll_tasks(bool* had_lock) {
+  std::unique_lock lock(progress_mutex_, std::try_to_lock);
+  *had_lock = lock.owns_lock();
   if (!lock.owns_lock()) return Poll::kParked;
   if (missed_.load()) missed_.store(false);  // this round polls what the progress thread missed
   bool waiting = false;
@@ -83,12 +83,12 @@ bool Engine::yields_to_waiters(Poll last) {
 
 // Sets missed_ before the second attempt, so a thread that holds the lock then sees missed_ when it releases
 // it.
-Poll Engine::drive_or_miss() {
-  bool driven = false;
-  Poll poll = drive(&driven);
-  if (driven) return poll;
+Poll Engine::poll_tasks_or_miss() {
+  bool had_lock = false;
+  Poll poll = poll_tasks(&had_lock);
+  if (had_lock) return poll;
   missed_.store(true);
-  return drive(&driven);
+  return poll_tasks(&had_lock);
 }
 
 void Engine::run() {
@@ -96,7 +96,7 @@ void Engine::run() {
   Poll poll = Poll::kParked;
   while (!stopping_.load()) {
     const uint32_t seen = wake_.load();
-    poll = yields_to_waiters(poll) ? Poll::kParked : drive_or_miss();
+    poll = yields_to_waiters(poll) ? Poll::kParked : poll_tasks_or_miss();
     switch (poll) {
       case Poll::kAdvanced:
         round = 0;

@@ -2,9 +2,9 @@
 // progress thread polls while no other thread does; threads that wait for an operation also poll. In `caller`
 // mode only waiting threads and tests poll.
 //
-// The progress lock (drive_mutex_): the thread that polls holds it. It guards everything that tasks touch, so
-// lanes, backends and reducers need no locks for their progress. No thread holds it while it waits. User code
-// never runs under it, except hook stages in `caller` mode.
+// The progress lock (progress_mutex_): the thread that polls holds it. It guards everything that tasks touch,
+// so lanes, backends and reducers need no locks for their progress. No thread holds it while it waits. User
+// code never runs under it, except hook stages in `caller` mode.
 #pragma once
 
 #include <atomic>
@@ -65,8 +65,8 @@ class Engine {
     return polled;
   }
 
-  // Polls every task once. If another thread is polling, sets *driven to false and returns kParked.
-  Poll drive(bool* driven);
+  // Polls every task once. If another thread is polling, sets *had_lock to false and returns kParked.
+  Poll poll_tasks(bool* had_lock);
 
   // True while a thread of the program has been waiting in one of the calls below for more than a moment.
   bool waited_on() const { return waiters_.load(std::memory_order_relaxed) > 0; }
@@ -97,14 +97,14 @@ class Engine {
   // Runs `work` with the progress lock held: for changes to state that tasks share.
   template <class Work>
   auto locked(Work&& work) {
-    const Hold hold(*this, std::unique_lock(drive_mutex_));
+    const Hold hold(*this, std::unique_lock(progress_mutex_));
     return work();
   }
 
   // As locked(), but returns false if another thread holds the lock. Otherwise returns the result of `work`.
   template <class Work>
   bool try_locked(Work&& work) {
-    const Hold hold(*this, std::unique_lock(drive_mutex_, std::try_to_lock));
+    const Hold hold(*this, std::unique_lock(progress_mutex_, std::try_to_lock));
     return hold.owns() && work();
   }
 
@@ -120,17 +120,17 @@ class Engine {
   template <bool kInterruptible, class Done, class Helper>
   bool poll_until(Done&& done, Deadline deadline, Helper& helper) {
     Poll last = Poll::kParked;
-    uint32_t looks = 0;
+    uint32_t polls = 0;
     bool helping = false;
     bool in_time = true;
     const Leaving leaving{*this, helping, last};
     for (uint32_t round = 0; !done(); round++) {
-      bool driven = false;
-      last = drive(&driven);
+      bool had_lock = false;
+      last = poll_tasks(&had_lock);
       // The thread that polls may have more to do, and may stop because this one waits.
-      if (!driven) last = Poll::kWaiting;
+      if (!had_lock) last = Poll::kWaiting;
       if (done()) break;
-      if (driven && helper.wanted(last)) {
+      if (had_lock && helper.wanted(last)) {
         leave_wait(std::exchange(helping, false), last);  // the progress thread polls meanwhile
         if (helper.help()) {
           last = Poll::kWaiting;  // the results of help() need a poll
@@ -139,7 +139,7 @@ class Engine {
         }
       }
       // Rounds that advance count as well: in a large operation every round may advance.
-      if (kInterruptible && (++looks % 64 == 0 || round > 4096) && Interrupt::due()) {
+      if (kInterruptible && (++polls % 64 == 0 || round > 4096) && Interrupt::due()) {
         // The program's interrupt callback may take long.
         leave_wait(std::exchange(helping, false), Poll::kWaiting);
         last = Poll::kWaiting;
@@ -148,7 +148,7 @@ class Engine {
           break;
         }
       }
-      if (driven && last == Poll::kAdvanced) {
+      if (had_lock && last == Poll::kAdvanced) {
         round = 0;
         continue;
       }
@@ -191,7 +191,7 @@ class Engine {
   void run();
   // Polls on the progress thread, unless another thread holds the progress lock. That thread then wakes the
   // progress thread or hands over.
-  Poll drive_or_miss();
+  Poll poll_tasks_or_miss();
   // Returns true if a waiting thread polls instead of the progress thread. Work left over by the progress
   // thread's last poll is then handed back by the last waiter.
   bool yields_to_waiters(Poll last);
@@ -214,8 +214,8 @@ class Engine {
 
   Clock& clock_;
   const Mode mode_;
-  std::mutex drive_mutex_;
-  std::vector<std::shared_ptr<Task>> tasks_;  // guarded by drive_mutex_
+  std::mutex progress_mutex_;
+  std::vector<std::shared_ptr<Task>> tasks_;  // guarded by progress_mutex_
   std::atomic<uint32_t> wake_{0};             // the futex word that the progress thread sleeps on
   std::atomic<bool> sleeping_{false};
   std::atomic<int> waiters_{0};         // threads that poll while they wait; the progress thread then sleeps

@@ -39,7 +39,7 @@ bool FailPoints::parse_point(const std::string& text, Point* point) {
   stage = number;
   number = take_until('.', &stage);
   constexpr std::pair<std::string_view, FailPlace> kPlaces[] = {
-      {"forming", FailPlace::kForming},    {"operation", FailPlace::kOperation},
+      {"forming", FailPlace::kGroupSetup}, {"operation", FailPlace::kOperation},
       {"stage", FailPlace::kStage},        {"leaving", FailPlace::kLeaving},
       {"memory", FailPlace::kMemory},      {"system", FailPlace::kSystem},
       {"writing", FailPlace::kWriting},    {"handing", FailPlace::kHanding},

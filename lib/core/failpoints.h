@@ -15,7 +15,7 @@ namespace weft {
 
 enum class FailPlace : uint8_t {
   // Connected with all ranks, before a backend is chosen; also in a split. number: the generation.
-  kForming,
+  kGroupSetup,
   kOperation,  // before an operation of any lane starts; number: its slot
   kStage,      // before a hook's stage, or the copies that replace it; number: the bucket, stage: the stage
   kLeaving,    // before the goodbye; cannot fail
@@ -45,7 +45,7 @@ class FailPoints {
   enum class Action : uint8_t { kKill, kStop, kDelay, kFail };
   struct Point {
     std::string text;
-    FailPlace place = FailPlace::kForming;
+    FailPlace place = FailPlace::kGroupSetup;
     uint64_t number = kAny;
     uint64_t stage = kAny;
     Action action = Action::kFail;

@@ -53,9 +53,9 @@ class Hook {
   // Fused cast: returns the type to which the first stage rounds the bucket, after dividing it, before the
   // only collective, a sum; the last stage converts the sum back. The code that copies gradients may do both
   // and skip the stages. Any thread.
-  virtual std::optional<Dtype> narrows() const { return {}; }
+  virtual std::optional<Dtype> cast_dtype() const { return {}; }
   // Returns true if copies alone replace all stages around the only collective.
-  bool copies_suffice() const { return plain() || narrows().has_value(); }
+  bool copies_suffice() const { return plain() || cast_dtype().has_value(); }
   // Returns true if plan and stage are called for sparse gradients too (WEFT_HOOK_SPARSE).
   virtual bool takes_sparse() const { return false; }
   // If takes_sparse() is false: returns whether sparse gradients are sent without the hook. noop leaves

@@ -72,8 +72,8 @@ uint64_t Lane::memory_bytes() const {
   return bytes;
 }
 
-void Lane::share_waits(WaitNotes* notes) {
-  for (uint64_t i = 0; i < depth_; i++) runs_[i].impl->share_waits(notes);
+void Lane::share_waits(WaitStats* stats) {
+  for (uint64_t i = 0; i < depth_; i++) runs_[i].impl->share_waits(stats);
 }
 
 void Lane::close() {
@@ -90,7 +90,7 @@ Poll Lane::poll() {
     watch();
     return Poll::kWaiting;
   }
-  fruitless_ = 0;
+  idle_polls_ = 0;
   departed_ = -1;
   while (oldest_ != slot_ && oldest().over && !comm_.failed()) finish();
   return idle() ? Poll::kParked : Poll::kAdvanced;
@@ -132,7 +132,7 @@ void Lane::start(Request* request) {
   one.over = false;
   request->slot = slot_++;
   flight_.started(request->args, request->slot);
-  fruitless_ = 0;
+  idle_polls_ = 0;
   departed_ = -1;
   if (comm_.context().trace() != nullptr) request->start_ns = comm_.context().clock().now_ns();
   if (const Status status = comm_.reach(FailPlace::kOperation, request->slot); !status.ok()) [[unlikely]] {
@@ -218,7 +218,7 @@ bool Lane::fenced() {
 }
 
 void Lane::watch() {
-  fruitless_++;
+  idle_polls_++;
   const Request& request = *oldest().request;
   if (comm_.any_departed()) {
     for (const int rank : oldest().impl->missing()) {
@@ -235,9 +235,9 @@ void Lane::watch() {
       return;
     }
   }
-  if (fruitless_ % 256 != 0) return;
+  if (idle_polls_ % 256 != 0) return;
   const uint64_t now_ns = comm_.context().clock().now_ns();
-  if (fruitless_ == 256) {
+  if (idle_polls_ == 256) {
     waiting_since_ns_ = now_ns;
     flight_.waiting(oldest_, now_ns);
   } else if (now_ns - waiting_since_ns_ >= kLongWaitNs && warned_slot_ != oldest_) {

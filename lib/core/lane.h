@@ -59,7 +59,7 @@ class Lane final : public Task {
   bool waits_for(int rank) const { return oldest_ != slot_ && !abandoned_ && oldest().impl->waits_for(rank); }
 
   // As CollectiveLane::share_waits. No operation may be queued or running. Needs the progress lock.
-  void share_waits(WaitNotes* notes);
+  void share_waits(WaitStats* stats);
 
   // Returns this lane's part of the flight record. Both functions need the progress lock.
   FlightLane flight();
@@ -107,7 +107,7 @@ class Lane final : public Task {
   FlightRing flight_;
   std::vector<int> waited_for_;  // missing ranks at the time the lane was abandoned
   std::weak_ptr<const FlightSource> flight_source_;
-  uint32_t fruitless_ = 0;
+  uint32_t idle_polls_ = 0;
   // Time of the first clock read since the oldest operation last advanced.
   uint64_t waiting_since_ns_ = 0;
   uint64_t warned_slot_ = UINT64_MAX;  // slot of the last operation that warn_of_long_wait has logged

@@ -7,7 +7,7 @@
 
 namespace weft {
 
-Status shrink(const std::shared_ptr<Comm>& failed, const ShrinkOptions& options, const FormGeneration& form,
+Status shrink(const std::shared_ptr<Comm>& failed, const ShrinkOptions& options, const CreateGeneration& form,
               std::shared_ptr<Comm>* survivors) {
   if (!failed->failed()) {
     return Status::error(Code::kState,
@@ -15,7 +15,7 @@ Status shrink(const std::shared_ptr<Comm>& failed, const ShrinkOptions& options,
                          "weft_comm_abort first");
   }
   Context& context = failed->context();
-  const Descent& descent = failed->descent();
+  const Generation& generation = failed->generation();
   const Deadline deadline =
       Deadline::after(context.clock(), options.timeout_ms, failed->options().init_timeout_ms);
   // Outstanding operations complete first, so that nothing writes into their buffers any more.
@@ -28,12 +28,12 @@ Status shrink(const std::shared_ptr<Comm>& failed, const ShrinkOptions& options,
   std::set<int> accused;
   const Status failure = failed->failure();
   for (const int rank : failure.info().ranks) {
-    if (rank >= 0 && rank < failed->size()) accused.insert(descent.members[static_cast<size_t>(rank)]);
+    if (rank >= 0 && rank < failed->size()) accused.insert(generation.members[static_cast<size_t>(rank)]);
   }
   for (;;) {
-    Descent next;
-    WEFT_TRY(descent.lineage->agree(descent.generation, options.last_of_two, accused, deadline, &next));
-    const std::unique_ptr<Exchange> exchange = descent.lineage->exchange(next, descent.generation);
+    Generation next;
+    WEFT_TRY(generation.generations->agree(generation.number, options.last_of_two, accused, deadline, &next));
+    const std::unique_ptr<Exchange> exchange = generation.generations->exchange(next, generation.number);
     const Status formed = form(*exchange, next, deadline, survivors);
     if (formed.ok()) return {};
     // The next agreement leaves out a survivor that is lost now. All survivors decide by the failure that was

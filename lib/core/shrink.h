@@ -1,5 +1,5 @@
 // Creates the communicator of the survivors of a failed one: the survivors agree on the members and create
-// it. If another rank is lost meanwhile, they start again. Called by lib/form on the program's thread.
+// it. If another rank is lost meanwhile, they start again. Called by lib/bootstrap on the program's thread.
 #pragma once
 
 #include <functional>
@@ -16,13 +16,13 @@ struct ShrinkOptions {
 };
 
 // Creates the communicator of a generation; collective over the exchange's ranks.
-using FormGeneration = std::function<Status(Exchange& exchange, const Descent& descent, Deadline deadline,
-                                            std::shared_ptr<Comm>* comm)>;
+using CreateGeneration = std::function<Status(Exchange& exchange, const Generation& generation,
+                                              Deadline deadline, std::shared_ptr<Comm>* comm)>;
 
 // Collective over the survivors. kState: the communicator works, or was shrunk already; kMinority; kTimeout
 // names the ranks that did not call; kPeerFailed: the others continue without this rank; or the reason why it
 // could not be created.
-Status shrink(const std::shared_ptr<Comm>& failed, const ShrinkOptions& options, const FormGeneration& form,
+Status shrink(const std::shared_ptr<Comm>& failed, const ShrinkOptions& options, const CreateGeneration& form,
               std::shared_ptr<Comm>* survivors);
 
 }  // namespace weft

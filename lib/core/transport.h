@@ -29,7 +29,7 @@ struct Message {
   Status status;                // valid when done
   Descriptor peer_descriptor;   // receives, when done: what the sender is executing
   uint64_t received_bytes = 0;  // receives, when done: at most the capacity
-  // Sends: the wait statistics to send along (WaitNotes); receives, when done: those received.
+  // Sends: the wait statistics to send along (WaitStats); receives, when done: those received.
   uint64_t waits = 0;
   void* impl = nullptr;  // owned by the transport
 };

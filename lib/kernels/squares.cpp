@@ -42,7 +42,7 @@ HWY_INLINE hn::Vec<D> load_wide(D d, const std::byte* from) {
 }
 
 template <class E>
-double sum_of_stretch(const std::byte* src, uint64_t count) {
+double sum_of_range(const std::byte* src, uint64_t count) {
   constexpr uint64_t kSize = sizeof(typename E::Stored);
   const hn::CappedTag<double, kPartial> d;
   constexpr size_t kLanes = hn::MaxLanes(hn::CappedTag<double, kPartial>());
@@ -68,12 +68,12 @@ double sum_of_stretch(const std::byte* src, uint64_t count) {
 
 template <class E>
 double sum_of_squares(const SquaresArgs& args) {
-  if (args.count <= kSquaresStretch) return sum_of_stretch<E>(args.src, args.count);
+  if (args.count <= kSquaresRange) return sum_of_range<E>(args.src, args.count);
   std::array<double, kSquaresTotals> totals{};
-  uint64_t stretch = 0;
-  for (uint64_t begin = 0; begin < args.count; begin += kSquaresStretch, stretch++) {
-    totals[stretch % kSquaresTotals] += sum_of_stretch<E>(args.src + begin * sizeof(typename E::Stored),
-                                                          std::min(kSquaresStretch, args.count - begin));
+  uint64_t range = 0;
+  for (uint64_t begin = 0; begin < args.count; begin += kSquaresRange, range++) {
+    totals[range % kSquaresTotals] += sum_of_range<E>(args.src + begin * sizeof(typename E::Stored),
+                                                      std::min(kSquaresRange, args.count - begin));
   }
   return total(totals);
 }

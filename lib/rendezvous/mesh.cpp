@@ -14,7 +14,7 @@ namespace weft {
 namespace {
 
 constexpr int64_t kSendFdMs = 5000;  // wait for buffer space in a peer's socket
-constexpr int64_t kFarewellMs = 1000;
+constexpr int64_t kGoodbyeMs = 1000;
 
 Status not_connected(int rank) {
   return Status::error(
@@ -27,13 +27,13 @@ Status not_connected(int rank) {
 Status SocketMesh::make(Exchange& exchange, const MeshOptions& options, Clock& clock, Log& log,
                         std::unique_ptr<SocketMesh>* mesh) {
   WEFT_TRY(init_crypto());
-  std::vector<mesh::Peer> connected;
-  mesh::Former former(exchange, options, clock, log);
-  if (Status status = former.form(&connected); !status.ok()) {
+  std::vector<mesh::PeerConnection> connected;
+  mesh::MeshConnector connector(exchange, options, clock, log);
+  if (Status status = connector.connect(&connected); !status.ok()) {
     exchange.fail(status);
     return status;
   }
-  auto core = std::make_shared<Core>(exchange.rank(), former.heartbeat_timeout_ms(), clock, log);
+  auto core = std::make_shared<Core>(exchange.rank(), connector.heartbeat_timeout_ms(), clock, log);
   core->epoll = Fd(::epoll_create1(EPOLL_CLOEXEC));
   core->wake_up = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!core->epoll.valid() || !core->wake_up.valid()) return Status::system("epoll_create1, eventfd", errno);
@@ -63,7 +63,7 @@ SocketMesh::SocketMesh(std::shared_ptr<Core> core) : core_(std::move(core)) {}
 SocketMesh::~SocketMesh() {
   stop();
   // One deadline for all peers together, even if a peer keeps sending.
-  const Deadline deadline = Deadline::after(core_->clock, kFarewellMs, 0);
+  const Deadline deadline = Deadline::after(core_->clock, kGoodbyeMs, 0);
   const std::lock_guard lock(core_->join_mutex);
   if (core_->thread.joinable()) core_->thread.detach();  // the destructor runs on that thread
   for (const auto& peer : core_->peers) {
@@ -98,10 +98,10 @@ void SocketMesh::send(int rank, ByteView message) {
 void SocketMesh::leave() {
   if (core_->leaving.exchange(true)) return;
   for (const auto& peer : core_->peers) {
-    if (peer) core_->send(*peer, mesh::plain_frame(mesh::Type::kFarewell));
+    if (peer) core_->send(*peer, mesh::plain_frame(mesh::Type::kGoodbye));
   }
   // Data that does not fit into the sockets at once gets a bounded time, for all peers together.
-  const Deadline deadline = Deadline::after(core_->clock, kFarewellMs, 0);
+  const Deadline deadline = Deadline::after(core_->clock, kGoodbyeMs, 0);
   for (const auto& peer : core_->peers) {
     for (bool written = !peer; !written && !deadline.expired(core_->clock);) {
       wait_for(peer->connection.fd(), POLLOUT, core_->clock, deadline);

@@ -1,6 +1,6 @@
 // The control channel over sockets. Every rank is connected to every other, by a unix socket inside a host
-// and by TCP between hosts. lib/form creates it during group setup, over an Exchange. It first passes file
-// descriptors (FdChannel), then carries small messages, heartbeats and failure evidence (Control).
+// and by TCP between hosts. lib/bootstrap creates it during group setup, over an Exchange. It first passes
+// file descriptors (FdChannel), then carries small messages, heartbeats and failure evidence (Control).
 //
 // Its thread ("weft-control") sleeps in epoll until stop(). It reads frames, calls the listener, and detects
 // a peer's death by the end of the connection and, inside a host, by a pidfd. It sends this rank's

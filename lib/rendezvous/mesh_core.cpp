@@ -290,7 +290,7 @@ void SocketMesh::Core::deliver(MeshPeer& peer, ByteView frame) {
     case Type::kMessage:
       told->on_message(peer.rank, frame.subspan(1));
       return;
-    case Type::kFarewell:
+    case Type::kGoodbye:
       if (!std::exchange(peer.left, true)) told->on_peer_left(peer.rank);
       return;
     case Type::kMissed:

@@ -12,7 +12,7 @@
 
 #include "rendezvous/heartbeat.h"
 #include "rendezvous/mesh.h"
-#include "rendezvous/mesh_form.h"
+#include "rendezvous/mesh_connect.h"
 
 namespace weft {
 

@@ -29,7 +29,7 @@ enum class Type : uint8_t {
   kHello = 1,      // the sender's rank: the first frame on a connection
   kMessage = 2,    // from Control::send
   kFd = 3,         // a descriptor was sent with this frame
-  kFarewell = 4,   // from Control::leave
+  kGoodbye = 4,    // from Control::leave
   kHeartbeat = 5,  // shows that the sender is alive
   kMissed = 6      // the receiver's heartbeats were missing: the last frame on a connection
 };

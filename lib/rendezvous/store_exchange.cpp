@@ -212,10 +212,10 @@ Status StoreExchange::try_join(Address there, Deadline deadline, bool* joined, b
     *why_not = status.text();
     return {};
   }
-  if (Status stranger = check_peer_user(fd.get()); !stranger.ok()) {
-    if (!has_other_names()) return stranger;
+  if (Status other_user = check_peer_user(fd.get()); !other_user.ok()) {
+    if (!has_other_names()) return other_user;
     *taken = true;
-    *why_not = stranger.text();
+    *why_not = other_user.text();
     return {};
   }
   closing_ = false;

@@ -28,7 +28,7 @@ class StoreServer::Loop {
  public:
   Loop(const StoreServerOptions& options, Clock& clock, Log& log)
       : key_(options.key),
-        one_meeting_(options.one_meeting),
+        one_rendezvous_(options.one_rendezvous),
         clock_(clock),
         log_(log),
         refusals_("store", clock, log),
@@ -61,13 +61,13 @@ class StoreServer::Loop {
   void drop(Session& session, const Status& why);
   void sweep();
   bool stopping() const { return stop_at_ns_.load(std::memory_order_acquire) != kRunning; }
-  Deadline soon() const { return Deadline::after(clock_, kStrangerMs, 0); }
+  Deadline soon() const { return Deadline::after(clock_, kUnauthenticatedMs, 0); }
 
   static constexpr uint64_t kRunning = UINT64_MAX - 1;
   static constexpr int kAcceptsAtOnce = 64;
 
   const AuthKey key_;
-  const bool one_meeting_;
+  const bool one_rendezvous_;
   Clock& clock_;
   Log& log_;
   Refusals refusals_;
@@ -110,7 +110,7 @@ bool StoreServer::Loop::finished() {
     told_ = true;
     for (const auto& session : sessions_) {
       Group* group = session->group();
-      if (session->stranger()) {
+      if (session->unauthenticated()) {
         session->connection().close();  // a rank that is just arriving tries again
       } else if (group != nullptr && !group->complete()) {
         session->say_goodbye(store::encode_plain(Type::kClosing), soon());
@@ -172,14 +172,14 @@ void StoreServer::Loop::accept_some() {
 // the secret is not affected.
 bool StoreServer::Loop::displace(bool greeted, int most) {
   Session* oldest = nullptr;
-  int strangers = 0;
+  int unauthenticated = 0;
   for (const auto& session : sessions_) {
     const Connection& connection = session->connection();
     if (!connection.open() || connection.established() || connection.greeted() != greeted) continue;
-    strangers++;
+    unauthenticated++;
     if (oldest == nullptr || session->since_ns() < oldest->since_ns()) oldest = session.get();
   }
-  if (strangers <= most) return false;
+  if (unauthenticated <= most) return false;
   oldest->connection().close();
   return true;
 }
@@ -218,7 +218,7 @@ void StoreServer::Loop::serve(Session& session, bool readable) {
 
 void StoreServer::Loop::handle(Session& session, ByteView frame) {
   const Type type = store::type_of(frame);
-  if (session.stranger()) {
+  if (session.unauthenticated()) {
     if (type == Type::kJoin) return join(session, frame);
   } else if (type == Type::kGive) {
     return give(session, frame);
@@ -230,16 +230,16 @@ void StoreServer::Loop::handle(Session& session, ByteView frame) {
     return group->leave(session.rank());
   }
   Status why;
-  if (!session.stranger() && store::decode_failed(frame, &why)) {
+  if (!session.unauthenticated() && store::decode_failed(frame, &why)) {
     Group* group = session.group();
     session.say_goodbye({}, soon());
     return group->lost(session.rank(), why);
   }
-  refuse(session,
-         Status::error(Code::kAuth, cat(session.stranger() ? std::string("a client that has not joined")
-                                                           : cat("rank ", session.rank()),
-                                        " sent the store a frame of ", frame.size(),
-                                        " bytes with unexpected type ", static_cast<int>(type))));
+  refuse(session, Status::error(Code::kAuth,
+                                cat(session.unauthenticated() ? std::string("a client that has not joined")
+                                                              : cat("rank ", session.rank()),
+                                    " sent the store a frame of ", frame.size(),
+                                    " bytes with unexpected type ", static_cast<int>(type))));
 }
 
 void StoreServer::Loop::join(Session& session, ByteView frame) {
@@ -281,14 +281,14 @@ void StoreServer::Loop::give(Session& session, ByteView frame) {
 void StoreServer::Loop::refuse(Session& session, const Status& status) {
   if (session.closing()) return;
   refusals_.report(LogLevel::kInfo, status.text());
-  Group* group = session.stranger() ? nullptr : session.group();
+  Group* group = session.unauthenticated() ? nullptr : session.group();
   session.say_goodbye(session.connection().established() ? store::encode_failed(status) : Bytes{}, soon());
   if (group != nullptr) group->lost(session.rank(), status.with_ranks({session.rank()}));
 }
 
 // Handles the end of a connection.
 void StoreServer::Loop::drop(Session& session, const Status& why) {
-  Group* group = session.stranger() ? nullptr : session.group();
+  Group* group = session.unauthenticated() ? nullptr : session.group();
   session.forget_group();
   session.connection().close();
   if (group != nullptr) group->lost(session.rank(), why);
@@ -305,7 +305,7 @@ void StoreServer::Loop::sweep() {
   std::erase_if(sessions_, [](const auto& session) { return !session->connection().open(); });
   std::erase_if(groups_, [this](const auto& entry) {
     const Group& group = *entry.second;
-    return group.failed() ? !one_meeting_ : group.empty();
+    return group.failed() ? !one_rendezvous_ : group.empty();
   });
 }
 

@@ -24,7 +24,7 @@ struct StoreServerOptions {
   ThreadStart on_thread_start;
   // Serves only one group, its host's, to the end: ranks that arrive after it has failed receive its failure.
   // Otherwise a failed group is removed, and its ranks may start again.
-  bool one_meeting = false;
+  bool one_rendezvous = false;
 };
 
 class StoreServer {
@@ -44,8 +44,8 @@ class StoreServer {
 
   static constexpr int kMaxSilent = 128;   // clients that have not sent Weft's hello
   static constexpr int kMaxGreeted = 128;  // clients that have, and are not authenticated
-  static constexpr int kMaxStrangers = kMaxSilent + kMaxGreeted;
-  static constexpr int64_t kStrangerMs = 5000;
+  static constexpr int kMaxUnauthenticated = kMaxSilent + kMaxGreeted;
+  static constexpr int64_t kUnauthenticatedMs = 5000;
 
  private:
   class Loop;

@@ -18,7 +18,7 @@ class Session final : public GroupMember {
   Connection& connection() { return connection_; }
   Group* group() const { return group_; }
   int rank() const { return rank_; }
-  bool stranger() const { return !joined_; }
+  bool unauthenticated() const { return !joined_; }
   // When the client was accepted, or sent its hello.
   uint64_t since_ns() const { return since_ns_; }
   void set_greeted(uint64_t now_ns) { since_ns_ = now_ns; }

@@ -5,8 +5,8 @@
 #include "base/splitmix.h"
 #include "base/text.h"
 #include "core/context.h"
+#include "sync/fused_cast.h"
 #include "sync/reducer.h"
-#include "sync/straight.h"
 
 namespace weft {
 
@@ -24,7 +24,7 @@ Status Reducer::absent(const uint64_t* params, uint64_t count) {
     }
     if (step.local()) continue;
     if (leave_out(param, step.stamp()))
-      clear_place(start_.straight ? straight_place(s, param) : s.buckets->place(param));
+      clear_place(start_.fused_cast ? fused_cast_place(s, param) : s.buckets->place(param));
     arrive(s.buckets->place(param).bucket);
   }
   return {};
@@ -92,9 +92,9 @@ void Reducer::begin_without_data(StepStart start, bool joined) {
     if (has_bucket(i)) accumulated |= !leave_out(i, stamp_);
   }
   start.zeros = true;
-  start.record.flags = accumulated ? OpeningRecord::kData : 0;
-  start.record.flags |= OpeningRecord::kZeros;
-  if (joined) start.record.flags |= OpeningRecord::kJoined;
+  start.record.flags = accumulated ? HandshakeRecord::kData : 0;
+  start.record.flags |= HandshakeRecord::kZeros;
+  if (joined) start.record.flags |= HandshakeRecord::kJoined;
   open_step(start, true);
 }
 
@@ -102,25 +102,25 @@ void Reducer::begin_without_data(StepStart start, bool joined) {
 Status Reducer::not_reduced() {
   state_->readiness->close();
   reduced_ = false;
-  const Opening& opening = step_->opening();
-  if (opening.turn == Turn::kOver) drop_window();
-  if (opening.turn != Turn::kExhausted) return {};  // the statistics stay those of the last step
-  next_window();                                    // drops what was accumulated for the step
+  const StepHandshake& handshake = step_->handshake();
+  if (handshake.outcome == StepOutcome::kOver) drop_window();
+  if (handshake.outcome != StepOutcome::kExhausted) return {};  // the statistics stay those of the last step
+  next_window();                                                // drops what was accumulated for the step
   failed_attempts_++;
-  note_opening(true, false);
+  note_handshake(true, false);
   return note(
       Status::error(
           Code::kState,
-          cat(step_text(), " was not reduced: ranks [", list_text(opening.joined),
+          cat(step_text(), " was not reduced: ranks [", list_text(handshake.joined),
               "] have no more data, and WEFT_REDUCER_STOP_WHEN_EXHAUSTED is set: end the epoch on all ranks"))
-          .with_ranks(opening.joined));
+          .with_ranks(handshake.joined));
 }
 
 // Drops the accumulated gradients after all ranks have joined: no sum is left to add them to. The next step
 // begins with other data.
 void Reducer::drop_window() {
   const ReducerState& s = *state_;
-  if (start_.record.has(OpeningRecord::kData)) {
+  if (start_.record.has(HandshakeRecord::kData)) {
     s.comm->context().log().warn(cat("rank ", s.comm->rank(), ": gradients of ", start_.local_steps,
                                      " local steps are dropped: all ranks have joined, and no synchronised "
                                      "step follows that would reduce them"));
@@ -130,7 +130,7 @@ void Reducer::drop_window() {
 
 // Updates the statistics of the step. over: false if the step was given up. It may then still run, and its
 // handshake's outcome is unknown.
-void Reducer::note_opening(bool over, bool reduced) {
+void Reducer::note_handshake(bool over, bool reduced) {
   const ReducerState& s = *state_;
   uint64_t absent = 0, everywhere = 0, bytes = 0, pattern = 0;
   for (uint32_t i = 0; (s.mapped || start_.fixed) && i < s.manifest.params.size(); i++) {
@@ -140,14 +140,14 @@ void Reducer::note_opening(bool over, bool reduced) {
     pattern = scramble(pattern + i + 1);
     if (reduced) everywhere += step_->absent_everywhere(i) ? 1 : 0;
   }
-  const Opening unknown{.divisor = 0, .joined = {}};
-  const Opening& opening = over ? step_->opening() : unknown;
-  if (reduced) last_active_ = opening.last_active;
+  const StepHandshake unknown{.divisor = 0, .joined = {}};
+  const StepHandshake& handshake = over ? step_->handshake() : unknown;
+  if (reduced) last_active_ = handshake.last_active;
   const std::lock_guard lock(mutex_);
-  stats_.active_ranks = opening.active;
-  stats_.first_active = opening.first_active;
-  stats_.last_active = opening.last_active;
-  stats_.divisor = opening.divisor;
+  stats_.active_ranks = handshake.active;
+  stats_.first_active = handshake.first_active;
+  stats_.last_active = handshake.last_active;
+  stats_.divisor = handshake.divisor;
   stats_.skipped_buckets = over ? step_->skipped() : 0;
   stats_.absent_params = absent;
   stats_.absent_bytes = bytes;
@@ -184,8 +184,8 @@ Status Reducer::join(const weft_join_options& options, weft_join_result* result)
     StepStart start;
     start.local_steps = s.presence->local_steps();
     begin_without_data(start, true);
-    if (s.norms) step_->tell({.flags = FinishRecord::kJoined});
-    WEFT_TRY(await_prelude(options.timeout_ms != 0 ? options.timeout_ms : timeout_ms_));
+    if (s.norms) step_->publish({.flags = FinishRecord::kJoined});
+    WEFT_TRY(await_pre_step(options.timeout_ms != 0 ? options.timeout_ms : timeout_ms_));
     const std::string text = fail_next_.value_or("");  // a copy, because fail_step resets fail_next_
     const Status ended = fail_next_
                              ? fail_step(text)
@@ -193,22 +193,22 @@ Status Reducer::join(const weft_join_options& options, weft_join_result* result)
                                              options.timeout_ms != 0 ? options.timeout_ms : timeout_ms_);
     if (ended.code() == Code::kStepFailed) continue;  // the other ranks handle the failure
     WEFT_TRY(ended);
-    const Turn turn = step_->opening().turn;
-    if (turn == Turn::kOver) return {};
-    if (turn == Turn::kReplan) {
+    const StepOutcome outcome = step_->handshake().outcome;
+    if (outcome == StepOutcome::kOver) return {};
+    if (outcome == StepOutcome::kReplan) {
       // An invalid request of the other ranks is their error; the old plan stays.
       const Status planned = take_plan(nullptr, {});
       if (!planned.ok() && state_->comm->failed()) return note(planned);
       continue;
     }
-    if (turn == Turn::kGather) {
+    if (outcome == StepOutcome::kGather) {
       start_gather(options.timeout_ms, Status(), false);
       const Status gathered = settle_gather();
       if (!gathered.ok() && s.comm->failed()) return note(gathered);
       continue;
     }
     result->steps++;
-    result->last_active = step_->opening().last_active;
+    result->last_active = step_->handshake().last_active;
   }
 }
 
@@ -235,7 +235,7 @@ Status Reducer::result(uint64_t param, void* gradient) {
   const Owned mine = s.ownership ? s.ownership->of(s.comm->rank(), param) : Owned{0, place.count};
   if (mine.count > 0) {
     // In view mode the result is in the view.
-    const Dtype dtype = s.copy ? s.travels(place.bucket) : place.dtype;
+    const Dtype dtype = s.copy ? s.comm_dtype(place.bucket) : place.dtype;
     const std::byte* const from =
         s.copy ? step_->result_of(place.bucket) + s.plan.offset_of[param] * dtype_size(dtype) : place.memory;
     place.layout->unflatten(s.comm->context().host(), from, dtype, static_cast<std::byte*>(gradient),
@@ -257,7 +257,7 @@ Status Reducer::check_result(uint64_t param) const {
     return refuse("it was absent on every rank in the last step, so it has no result");
   }
   const bool aside = s.copy || s.buckets->place(param).sparse;  // results are not where the gradients are
-  if (aside && s.norms && s.norms->ruling.skipped)
+  if (aside && s.norms && s.norms->decision.skipped)
     return refuse("the last step was skipped, so it has no results (weft_norms.skipped is 1)");
   return {};
 }

@@ -62,10 +62,10 @@ class Buckets {
   // The storage dtype: how a bucket holds contributions until it is communicated. If it differs from the
   // communication dtype, the bucket is converted in place and has room for the wider of the two.
   enum class Hold : uint8_t {
-    kTravelling,  // the communication dtype
-    kWide,        // f32 instead of 16 bits, so that sums of local steps lose no precision
-    kGradients,   // the gradients' dtype: gradients are views, except for those on devices
-    kInPlace,     // as kGradients, in the program's memory (WEFT_GRADIENT_IN_PLACE)
+    kCommunicated,  // the communication dtype
+    kWide,          // f32 instead of 16 bits, so that sums of local steps lose no precision
+    kGradients,     // the gradients' dtype: gradients are views, except for those on devices
+    kInPlace,       // as kGradients, in the program's memory (WEFT_GRADIENT_IN_PLACE)
   };
 
   // retain: reserves room for a copy of every bucket. kNoMemory.

@@ -11,8 +11,8 @@
 #include "core/context.h"
 #include "sync/agreement.h"
 #include "sync/norms.h"
-#include "sync/opening.h"
 #include "sync/state.h"
+#include "sync/step_handshake.h"
 
 namespace weft {
 namespace {
@@ -113,7 +113,7 @@ Status Captures::prepare() {
   WEFT_TRY(collectives.open_graph_lane(device_, &lane_).with_prefix("WEFT_REDUCER_GRAPH: "));
   for (const Slot& slot : s_.schedule.slots) {
     const PlannedBucket& planned = s_.plan.buckets[slot.bucket];
-    if (s_.hook->narrows() && rounds(planned.gradients, planned.dtype)) {
+    if (s_.hook->cast_dtype() && rounds(planned.gradients, planned.dtype)) {
       return unsupported(cat(s_.plan.text(manifest, slot.bucket),
                              ": reduce_dtype rounds its gradients before the hook '", s_.hook->name(),
                              "' rounds them again, but a captured step rounds once: set "
@@ -170,8 +170,8 @@ Status Captures::make_memory() {
   uint64_t bytes = 0;
   for (uint32_t b = 0; b < s_.plan.buckets.size(); b++) {
     offsets.push_back(bytes);
-    const uint64_t travel = s_.plan.buckets[b].count * dtype_size(s_.narrowed(b));
-    bytes += round_up(std::max<uint64_t>(travel, 1), kAlignment);
+    const uint64_t comm_bytes = s_.plan.buckets[b].count * dtype_size(s_.fused_dtype(b));
+    bytes += round_up(std::max<uint64_t>(comm_bytes, 1), kAlignment);
   }
   std::byte* memory = nullptr;
   WEFT_TRY(lane_->allocate(bytes, &memory).with_prefix("memory for the buckets of captured steps: "));
@@ -232,7 +232,7 @@ Status Captures::begin(uint32_t micro_batches, int64_t timeout_ms) {
   gradients_.assign(s_.manifest.params.size(), nullptr);
   ready_.assign(s_.manifest.params.size(), false);
   next_ = 0;
-  divisor_ = even_opening(s_.comm->size(), micro_batches).divisor;
+  divisor_ = even_handshake(s_.comm->size(), micro_batches).divisor;
   failure_ = Status();
   timeout_ms_ = timeout_ms;
   WEFT_TRY(make_table());
@@ -309,7 +309,7 @@ Status Captures::launch(uint32_t b) {
 // Puts the copy of the gradients into the bucket (`in`), or of the results out of it, on the stream.
 Status Captures::copy(uint32_t b, bool in) {
   const PlannedBucket& planned = s_.plan.buckets[b];
-  const uint64_t element = dtype_size(s_.narrowed(b));
+  const uint64_t element = dtype_size(s_.fused_dtype(b));
   CopyPiece* const pieces = buckets_[b].pieces + (in ? 0 : s_.devices->room(b));
   uint32_t used = 0;
   for (size_t i = 0; i < planned.params.size(); i++) {
@@ -330,10 +330,11 @@ Status Captures::copy(uint32_t b, bool in) {
   }
   if (used == 0) return {};
   const auto gradients = static_cast<uint8_t>(planned.gradients),
-             travels = static_cast<uint8_t>(s_.narrowed(b));
-  const double scale = in && s_.hook->narrows() ? 1.0 / divisor_ : 1.0;
+             comm_dtype = static_cast<uint8_t>(s_.fused_dtype(b));
+  const double scale = in && s_.hook->cast_dtype() ? 1.0 / divisor_ : 1.0;
   return s_.devices->accelerator().copy_pieces(
-      device_, lane_->stream(), {pieces, used, in ? gradients : travels, in ? travels : gradients, scale});
+      device_, lane_->stream(),
+      {pieces, used, in ? gradients : comm_dtype, in ? comm_dtype : gradients, scale});
 }
 
 // Adds 1 to a counter, on the device.

@@ -8,11 +8,11 @@
 #include "core/context.h"
 #include "sync/agreement.h"
 #include "sync/chunks.h"
+#include "sync/fused_cast.h"
 #include "sync/in_place.h"
 #include "sync/options.h"
 #include "sync/proposal.h"
 #include "sync/reducer.h"
-#include "sync/straight.h"
 #include "sync/values.h"
 
 namespace weft {
@@ -160,7 +160,7 @@ Status make_buckets(ReducerState* s, Deadline deadline) {
     WEFT_TRY(s->buckets->pin(s->reach).with_prefix("pinning the memory of the buckets: "));
   }
   if (s->reach.accelerator == nullptr) return {};
-  WEFT_TRY(DeviceBuckets::make(s->reach, s->manifest, s->plan, &s->devices));
+  WEFT_TRY(DeviceGradients::make(s->reach, s->manifest, s->plan, &s->devices));
   if (s->copy || s->views_on_devices != nullptr) return {};
   WEFT_TRY(DeviceViews::make(s->reach, s->manifest, &s->views_on_devices));
   return s->views_on_devices->clear(context, *s->buckets, s->devices.get(), deadline);
@@ -168,12 +168,12 @@ Status make_buckets(ReducerState* s, Deadline deadline) {
 
 // Adds the step's other collectives around those of the buckets.
 void schedule_around(ReducerState* s) {
-  if (s->prelude) {
+  if (s->pre_step) {
     std::vector<uint64_t> buffers;
-    for (const Chunk& chunk : s->prelude->chunks()) buffers.push_back(chunk.bytes);
-    s->schedule.add_prelude(s->prelude->compares(), buffers);
+    for (const Chunk& chunk : s->pre_step->chunks()) buffers.push_back(chunk.bytes);
+    s->schedule.add_pre_step(s->pre_step->compares(), buffers);
   }
-  if (s->uneven) s->schedule.add_opening(sizeof(OpeningRecord));
+  if (s->uneven) s->schedule.add_handshake(sizeof(HandshakeRecord));
   if (s->mapped) s->schedule.add_map(Presence::words(s->manifest.params.size()));
   if (s->norms && s->sharded) s->schedule.add_norms(s->manifest.params.size());
   if (s->norms) s->schedule.add_finish(sizeof(FinishRecord));
@@ -197,15 +197,15 @@ void make_notes(ReducerState* s) {
 // Binds collectives and stages to the memory of the buckets and their scratch.
 Status bind_memory(ReducerState* s) {
   WEFT_TRY(s->comm->reach(FailPlace::kMemory, 2));
-  let_copies_round(s);
-  const std::shared_ptr<ResidentBuckets> old = s->residents;
-  WEFT_TRY(ResidentBuckets::make(s, old.get(), &s->residents));
+  mark_fused_casts(s);
+  const std::shared_ptr<DeviceBuckets> old = s->device_buckets;
+  WEFT_TRY(DeviceBuckets::make(s, old.get(), &s->device_buckets));
   WEFT_TRY(HookScratch::make(s->schedule, s->comm->collectives().arena(), s->reach,
                              s->hook->stage_kind() == StageKind::kForeign, &s->scratch));
   std::vector<std::byte*> buffers = s->buckets->buffers();
   std::vector<std::byte*> scratch = s->scratch->parts();
   for (uint32_t b = 0; b < buffers.size(); b++) {
-    if (s->resident(b)) buffers[b] = scratch[b] = s->residents->memory(b);
+    if (s->device_bucket(b)) buffers[b] = scratch[b] = s->device_buckets->memory(b);
   }
   s->schedule.bind(buffers, scratch);
   for (uint32_t b = 0; b < s->plan.buckets.size(); b++) {
@@ -218,7 +218,7 @@ Status bind_memory(ReducerState* s) {
 }
 
 // Makes the hook's plans and allocates all memory; local.
-Status furnish_local(ReducerState* s, Deadline deadline) {
+Status build_collectives_local(ReducerState* s, Deadline deadline) {
   if (s->reach.accelerator == nullptr) WEFT_TRY(find_devices(s->comm->context(), s->manifest, &s->reach));
   WEFT_TRY(schedule_hook(s, deadline));
   if (s->sharded) WEFT_TRY(share_out(s));
@@ -226,7 +226,7 @@ Status furnish_local(ReducerState* s, Deadline deadline) {
   schedule_around(s);
   make_notes(s);
   WEFT_TRY(bind_memory(s));
-  s->kept = KeptParts::make(*s);
+  s->in_place_slices = InPlaceSlices::make(*s);
   s->weighting = Weighting::make(*s);
   s->readiness = std::make_unique<Readiness>(s->plan);
   if (s->copy || s->devices) s->gradients.resize(s->manifest.params.size());
@@ -246,7 +246,7 @@ Status open_lanes(ReducerState* s) {
 
 void close_lanes(const ReducerState& s) {
   if (s.lane) {
-    s.comm->notes().ignore(s.lane->key().id);
+    s.comm->lane_messages().ignore(s.lane->key().id);
     s.comm->close_lane(s.lane);
   }
   if (s.hook_lane) s.hook->comm()->close_lane(s.hook_lane);
@@ -296,7 +296,7 @@ Status Reducer::create(std::shared_ptr<Comm> comm, const Status& given, const we
   state->replans = (proposal.flags & WEFT_REDUCER_REPLAN) != 0;
   state->models = (proposal.flags & WEFT_REDUCER_MODEL) != 0;
   state->needs = (proposal.flags & WEFT_REDUCER_FIRST_NEEDED) != 0;
-  state->lends = (proposal.flags & WEFT_REDUCER_REDUCED_VIEWS) != 0;
+  state->shares_results = (proposal.flags & WEFT_REDUCER_REDUCED_VIEWS) != 0;
   state->rules = {proposal.divide_by, (proposal.flags & WEFT_REDUCER_STOP_WHEN_EXHAUSTED) != 0};
   state->wanted = wanted;
   state->sharded = (proposal.flags & WEFT_REDUCER_SHARDED) != 0;
@@ -307,34 +307,34 @@ Status Reducer::create(std::shared_ptr<Comm> comm, const Status& given, const we
   if ((proposal.flags & WEFT_REDUCER_NORMS) != 0)
     state->norms = std::make_shared<Norms>(state->manifest.params.size());
   if ((proposal.flags & WEFT_REDUCER_BUFFERS) != 0 || proposal.check_interval != 0) {
-    state->prelude = std::make_shared<Prelude>(state->manifest, (proposal.flags & WEFT_REDUCER_BUFFERS) != 0,
-                                               proposal.buffers_root, proposal.check_interval);
+    state->pre_step = std::make_shared<PreStep>(state->manifest, (proposal.flags & WEFT_REDUCER_BUFFERS) != 0,
+                                                proposal.buffers_root, proposal.check_interval);
   }
   agreement.opens = false;
-  Status furnished = furnish(state.get(), opened, agreement);
-  if (furnished.ok()) furnished = start_together(agreement, state.get(), options.plan != nullptr);
-  if (!furnished.ok()) {
+  Status built = build_collectives(state.get(), opened, agreement);
+  if (built.ok()) built = start_together(agreement, state.get(), options.plan != nullptr);
+  if (!built.ok()) {
     close_lanes(*state);
-    return furnished;
+    return built;
   }
   reducer->reset(new Reducer(std::move(state), options.timeout_ms));
   return {};
 }
 
-Status Reducer::furnish(ReducerState* state, const Status& given, const Agreement& agreement) {
-  const Status furnished = given.ok() ? furnish_local(state, agreement.deadline) : given;
+Status Reducer::build_collectives(ReducerState* state, const Status& given, const Agreement& agreement) {
+  const Status built = given.ok() ? build_collectives_local(state, agreement.deadline) : given;
   ByteWriter planned;
-  if (furnished.ok()) state->schedule.write(&planned);
+  if (built.ok()) state->schedule.write(&planned);
   const auto difference = [&](int rank, ByteView mine, int other_rank, ByteView theirs) {
     return schedule_difference(state->manifest, state->plan, rank, mine, other_rank, theirs);
   };
-  WEFT_TRY(agree_on(agreement, furnished, planned.bytes(), difference));
+  WEFT_TRY(agree_on(agreement, built, planned.bytes(), difference));
   ByteWriter whole;
   state->plan.write(&whole);
   whole.put_bytes(state->wanted).put_bytes(planned.bytes());
   state->schedule.tag(digest64(whole.bytes()));
   if ((state->flags & WEFT_REDUCER_GRAPH) != 0) WEFT_TRY(Captures::make(agreement, state, &state->captures));
-  if (!state->lends) return {};
+  if (!state->shares_results) return {};
   return PeerBuckets::make(agreement, state->plan, *state->buckets, &state->peers);
 }
 
@@ -343,7 +343,7 @@ Reducer::Reducer(std::shared_ptr<ReducerState> state, int64_t timeout_ms)
   Parts made = parts_for(state_);
   step_ = std::move(made.step);
   gather_ = std::move(made.gather);
-  drive_step();
+  poll_step();
   for (uint64_t i = 0; i < state_->manifest.params.size(); i++) {
     if (has_bucket(i) && !state_->buckets->place(i).sparse)
       stats_.param_bytes += state_->manifest.params[i].bytes();
@@ -359,7 +359,7 @@ Reducer::Parts Reducer::parts_for(std::shared_ptr<ReducerState> state) {
   return made;
 }
 
-void Reducer::drive_step() {
+void Reducer::poll_step() {
   Engine& engine = state_->comm->context().engine();
   engine.locked([&] { state_->lane->set_flight_source(step_); });
   engine.add(step_);
@@ -376,7 +376,7 @@ void Reducer::replace(std::shared_ptr<ReducerState>* next, const std::function<v
     step_.swap(made.step);
     gather_.swap(made.gather);
   }
-  drive_step();
+  poll_step();
 }
 
 void Reducer::unmake_step() {

@@ -6,8 +6,8 @@
 
 #include "base/text.h"
 #include "core/context.h"
+#include "sync/fused_cast.h"
 #include "sync/reducer.h"
-#include "sync/straight.h"
 
 namespace weft {
 
@@ -19,7 +19,7 @@ Status Reducer::fail(std::string_view text) {
     return note(
         Status::error(Code::kState, "weft_reducer_fail: no step is open; call weft_reducer_begin first"));
   if (step.local()) return fail_local(text);
-  if (state_->norms) step_->tell({.flags = FinishRecord::kJoined});
+  if (state_->norms) step_->publish({.flags = FinishRecord::kJoined});
   const Status ended = fail_step(text);
   return ended.code() == Code::kStepFailed && !state_->comm->failed() ? Status() : ended;
 }
@@ -50,15 +50,15 @@ Status Reducer::fail_step(std::string_view text) {
     const auto stopped = [&] { return step_->stopped() != Step::Stopped::kNot || over(); };
     if (!comm.context().engine().wait(stopped, deadline) && Interrupt::requested())
       comm.fail(comm.interrupted(step_text()));
-    const bool reduces = !step_->finished(stamp_) || step_->opening().turn == Turn::kReduce;
+    const bool reduces = !step_->finished(stamp_) || step_->handshake().outcome == StepOutcome::kReduce;
     if (step_->stopped() == Step::Stopped::kInTime || comm.size() == 1) {
-      tell_failure(text, deadline);
+      publish_failure(text, deadline);
     } else if (reduces && !comm.failed()) {
       fail_comm(text);
     }
   }
   const Status ended = wait_for_step(entered_ns, false, deadline);
-  kept_step_ = kNoStep;  // this rank has no contribution to retry
+  retained_step_ = kNoStep;  // this rank has no contribution to retry
   return ended.ok() && comm.failed() ? note(comm.failure()) : ended;  // the results may have arrived before
 }
 
@@ -88,16 +88,17 @@ bool Reducer::may_be_left_out() const {
   return std::any_of(s.plan.buckets.begin(), s.plan.buckets.end(), unknown);
 }
 
-void Reducer::tell_failure(std::string_view text, Deadline deadline) {
+void Reducer::publish_failure(std::string_view text, Deadline deadline) {
   const ReducerState& s = *state_;
   const Bytes message = StepFailures::encode(attempt(), text);
-  s.failures->on_note(s.comm->rank(), message);
-  const Status told = s.comm->notes().send(s.lane->key().id, message, deadline);
-  if (told.ok()) return;
-  s.comm->fail(Interrupt::requested()
-                   ? s.comm->interrupted(step_text())
-                   : told.with_prefix(cat("reporting the failure of ", step_text(), " to the other ranks: "))
-                         .with_step(stats_.steps));
+  s.failures->on_lane_message(s.comm->rank(), message);
+  const Status notified = s.comm->lane_messages().send(s.lane->key().id, message, deadline);
+  if (notified.ok()) return;
+  s.comm->fail(
+      Interrupt::requested()
+          ? s.comm->interrupted(step_text())
+          : notified.with_prefix(cat("reporting the failure of ", step_text(), " to the other ranks: "))
+                .with_step(stats_.steps));
 }
 
 // Contributes zeros for the parameters that are not ready; they receive no result.
@@ -119,7 +120,7 @@ void Reducer::fill_missing(Deadline deadline) {
     if (place.sparse) {
       s.sparse->of(i)->leave_empty();
     } else {
-      clear_place(start_.straight ? straight_place(s, i) : place);
+      clear_place(start_.fused_cast ? fused_cast_place(s, i) : place);
     }
     arrive(place.bucket);
   }
@@ -134,7 +135,7 @@ Status Reducer::close_failed(const Status& failed) {
   if (s.sparse) s.sparse->forget_fixed();
   if (start_.noting) s.order->begin();  // the recorded order may lack gradients
   failed_attempts_++;
-  note_opening(true, false);
+  note_handshake(true, false);
   const std::lock_guard lock(mutex_);
   stats_.failed_steps++;
   return last_error_ = failed;

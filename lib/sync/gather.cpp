@@ -70,7 +70,7 @@ Gather::Gather(std::shared_ptr<ReducerState> state)
   firsts.reserve(order_.size());
   for (const uint32_t bucket : order_) firsts.push_back(first(bucket));
   std::sort(order_.begin(), order_.end(), [&](uint32_t a, uint32_t b) { return firsts[a] < firsts[b]; });
-  if (s_.uneven) moves_.push_back({.kind = Move::Kind::kOpening, .share = {}});
+  if (s_.uneven) moves_.push_back({.kind = Move::Kind::kHandshake, .share = {}});
   moves_.push_back({.kind = Move::Kind::kVotes, .share = {}});
   for (uint32_t position = 0; position < order_.size(); position++) {
     const std::vector<Share>& shares = s_.ownership->shares(order_[position]);
@@ -112,7 +112,7 @@ void Gather::begin() {
   refused_ = {};
   record_ = {};
   record_.step = call_.step;
-  record_.flags = OpeningRecord::kGather;
+  record_.flags = HandshakeRecord::kGather;
 }
 
 // Ends the gather after the communicator has failed, once its requests have completed.
@@ -139,7 +139,7 @@ bool Gather::collect() {
   collected_++;
   if (!ok) return true;  // the communicator has failed
   switch (move.kind) {
-    case Move::Kind::kOpening:
+    case Move::Kind::kHandshake:
       opened();
       break;
     case Move::Kind::kVotes:
@@ -153,15 +153,15 @@ bool Gather::collect() {
 }
 
 void Gather::opened() {
-  Opening opening;
-  const Status judged = judge_opening(records_, s_.comm->rank(), s_.rules, &opening);
+  StepHandshake handshake;
+  const Status judged = decide_handshake(records_, s_.comm->rank(), s_.rules, &handshake);
   opened_ = judged.ok();
   if (!judged.ok()) s_.comm->fail(judged.with_step(call_.step));
 }
 
 bool Gather::may_submit(const Move& move) const {
   switch (move.kind) {
-    case Move::Kind::kOpening:
+    case Move::Kind::kHandshake:
       return true;
     case Move::Kind::kVotes:
       return opened_;
@@ -177,7 +177,7 @@ void Gather::fill(const Move& move, CollectiveArgs* args) {
   args->dtype = Dtype::kU8;
   args->tag = slot_tag(scramble(plan_tag_ ^ (kTag + submitted_ * kSplitMixStep)));
   switch (move.kind) {
-    case Move::Kind::kOpening:
+    case Move::Kind::kHandshake:
       *args = s_.schedule.slots.front().args;  // as in a step, where joined ranks wait
       args->src = reinterpret_cast<const std::byte*>(&record_);
       args->dst = reinterpret_cast<std::byte*>(records_.data());
@@ -278,7 +278,7 @@ uint64_t Gather::element_bytes(uint32_t bucket) const {
 
 uint64_t Gather::memory_bytes() const {
   return sizeof *this + moves_.capacity() * sizeof(Move) + order_.size() * 2 * sizeof(uint32_t) +
-         records_.capacity() * sizeof(OpeningRecord) + votes_.capacity() * sizeof(GatherVote);
+         records_.capacity() * sizeof(HandshakeRecord) + votes_.capacity() * sizeof(GatherVote);
 }
 
 Status Reducer::gather_params(const weft_gather_options& options, const Status& given) {

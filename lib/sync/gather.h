@@ -70,7 +70,7 @@ class Gather final : public Task {
  private:
   // One collective: the handshake, the votes, or a share of a bucket.
   struct Move {
-    enum class Kind : uint8_t { kOpening, kVotes, kShare };
+    enum class Kind : uint8_t { kHandshake, kVotes, kShare };
     Kind kind = Kind::kShare;
     uint32_t position = 0;  // of its bucket in order_
     Share share;
@@ -110,8 +110,8 @@ class Gather final : public Task {
   bool active_ = false;
   bool opened_ = false;
   bool agreed_ = false;
-  OpeningRecord record_;
-  std::vector<OpeningRecord> records_;
+  HandshakeRecord record_;
+  std::vector<HandshakeRecord> records_;
   std::vector<GatherVote> votes_;
   Status refused_;
   size_t submitted_ = 0;  // moves

@@ -73,7 +73,7 @@ Status check_in_place(const Manifest& manifest) {
     if (!param.dense) return wrong(Code::kUnsupported, "its gradient has gaps, and must have none");
     if (param.count > 0 && manifest.gradient(i) == nullptr)
       return wrong(Code::kArg, "weft_param.gradient is NULL, and must be the gradient's address");
-    const Dtype sent = manifest.travels_as(param.dtype);
+    const Dtype sent = manifest.comm_dtype_of(param.dtype);
     if (dtype_size(sent) > dtype_size(param.dtype)) {
       return wrong(Code::kUnsupported,
                    cat("reduce_dtype is ", name(sent), ", which needs more memory than a ", name(param.dtype),

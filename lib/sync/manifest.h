@@ -66,7 +66,7 @@ struct Manifest {
 
   size_t reduced() const;  // parameters with gradients
   // Returns the dtype in which a gradient of this dtype is summed.
-  Dtype travels_as(Dtype gradient) const {
+  Dtype comm_dtype_of(Dtype gradient) const {
     return reduce_dtype.has_value() && gradient != Dtype::kF64 ? *reduce_dtype : gradient;
   }
   std::byte* gradient(uint64_t i) const { return homes.empty() ? nullptr : homes[i].gradient; }

@@ -29,9 +29,9 @@ bool possible(const FinishRecord& record) {
 
 }  // namespace
 
-Status judge_finish(const std::vector<FinishRecord>& records, double total, uint64_t nonfinite,
-                    Ruling* ruling) {
-  *ruling = {total, 1, nonfinite, false};
+Status decide_finish(const std::vector<FinishRecord>& records, double total, uint64_t nonfinite,
+                     FinishDecision* decision) {
+  *decision = {total, 1, nonfinite, false};
   size_t first = records.size();  // the first rank that has not joined
   for (size_t r = 0; r < records.size(); r++) {
     const FinishRecord& record = records[r];
@@ -50,14 +50,14 @@ Status judge_finish(const std::vector<FinishRecord>& records, double total, uint
     if (record.has(FinishRecord::kSkipNonfinite) != records[first].has(FinishRecord::kSkipNonfinite)) {
       return differs(first, cat("finishes the step ", skip_text(records[first])), r, skip_text(record));
     }
-    ruling->skipped = ruling->skipped || record.has(FinishRecord::kSkip);
+    decision->skipped = decision->skipped || record.has(FinishRecord::kSkip);
   }
   if (first == records.size()) return {};
   const bool finite = nonfinite == 0 && std::isfinite(total);
-  if (!finite && records[first].has(FinishRecord::kSkipNonfinite)) ruling->skipped = true;
+  if (!finite && records[first].has(FinishRecord::kSkipNonfinite)) decision->skipped = true;
   const double limit = records[first].clip_norm;
   // The results cannot be scaled by a norm that is not finite.
-  if (!ruling->skipped && finite && limit > 0 && total > limit) ruling->factor = limit / total;
+  if (!decision->skipped && finite && limit > 0 && total > limit) decision->factor = limit / total;
   return {};
 }
 
@@ -93,10 +93,10 @@ Status Reducer::norms(weft_norms* norms, double* per_param) {
   }
   if (!measured_)
     return note(Status::error(Code::kState, "there are no norms: no step has been reduced yet"));
-  norms->total = s.norms->ruling.total;
-  norms->clip_factor = s.norms->ruling.factor;
-  norms->nonfinite_params = s.norms->ruling.nonfinite;
-  norms->skipped = s.norms->ruling.skipped ? 1 : 0;
+  norms->total = s.norms->decision.total;
+  norms->clip_factor = s.norms->decision.factor;
+  norms->nonfinite_params = s.norms->decision.nonfinite;
+  norms->skipped = s.norms->decision.skipped ? 1 : 0;
   for (uint64_t i = 0; per_param != nullptr && i < s.manifest.params.size(); i++) {
     per_param[i] = s.norms->norm(i);
   }

@@ -28,7 +28,7 @@ struct FinishRecord {
 static_assert(sizeof(FinishRecord) == 16);
 
 // The decision of the ranks.
-struct Ruling {
+struct FinishDecision {
   double total = 0;        // the norm of all results
   double factor = 1;       // factor applied to the results
   uint64_t nonfinite = 0;  // parameters with a result that is not finite
@@ -37,13 +37,13 @@ struct Ruling {
 
 // records: one per rank, from other processes. kMismatch, naming a rank, for an invalid record, or for ranks
 // that clip or skip differently. total, nonfinite: equal on all ranks.
-Status judge_finish(const std::vector<FinishRecord>& records, double total, uint64_t nonfinite,
-                    Ruling* ruling);
+Status decide_finish(const std::vector<FinishRecord>& records, double total, uint64_t nonfinite,
+                     FinishDecision* decision);
 
 // True if gradients cannot hold every value of the communication dtype: results are rounded on their way
 // back, and may overflow.
-inline bool rounds(Dtype travels, Dtype held) {
-  return travels != held && dtype_size(held) <= dtype_size(travels);
+inline bool rounds(Dtype comm_dtype, Dtype held) {
+  return comm_dtype != held && dtype_size(held) <= dtype_size(comm_dtype);
 }
 
 class Norms {
@@ -65,7 +65,7 @@ class Norms {
   double norm(uint64_t param) const;  // finite if and only if the parameter's whole result is finite
   double total() const;               // summed in the order of the parameters
   uint64_t nonfinite() const;
-  Ruling ruling;  // of the last step
+  FinishDecision decision;  // of the last step
 
   uint64_t memory_bytes() const { return sizeof *this + sums_.capacity() * sizeof(double); }
 

@@ -58,7 +58,7 @@ std::vector<PlannedBucket> assign(const Manifest& manifest, const std::vector<ui
     o.last = at;
     o.bucket.gradients = param.dtype;
     o.bucket.device = device_of(param);
-    o.bucket.dtype = manifest.travels_as(param.dtype);
+    o.bucket.dtype = manifest.comm_dtype_of(param.dtype);
     o.bucket.params.push_back(order[at]);
     o.bucket.offsets.push_back(o.bucket.count);
     o.bucket.count += param.count;
@@ -165,7 +165,7 @@ Status make_plan(const Manifest& manifest, const std::vector<std::vector<uint32_
     }
     bucket.gradients = manifest.params[params.front()].dtype;
     bucket.device = device_of(manifest.params[params.front()]);
-    bucket.dtype = manifest.travels_as(bucket.gradients);
+    bucket.dtype = manifest.comm_dtype_of(bucket.gradients);
     bucket.params = params;
     for (const uint32_t param : params) {
       bucket.offsets.push_back(bucket.count);

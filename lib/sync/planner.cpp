@@ -48,7 +48,7 @@ std::vector<std::vector<Piece>> pieces_of(const Manifest& manifest, const std::v
   for (const uint32_t i : order) {
     const Param& param = manifest.params[i];
     if (!param.reduced() || param.sparse()) continue;
-    const uint64_t bytes = param.count * dtype_size(manifest.travels_as(param.dtype));
+    const uint64_t bytes = param.count * dtype_size(manifest.comm_dtype_of(param.dtype));
     kinds[{param.dtype, param.pairs, param.device_kind, param.device}].push_back(
         {{i}, bytes, when(ready[i], last)});
     total += bytes;

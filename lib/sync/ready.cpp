@@ -1,9 +1,9 @@
 // Dense gradients: from the program's ready call into their buckets. Threads: any thread.
 #include "base/text.h"
 #include "core/context.h"
+#include "sync/fused_cast.h"
 #include "sync/host_stream.h"
 #include "sync/reducer.h"
-#include "sync/straight.h"
 
 namespace weft {
 
@@ -81,11 +81,12 @@ void Reducer::bring(uint64_t param, const Given& given, StepWord step, const wef
     const DeviceOps& ops = s.comm->context().host();
     const Layout& layout = given.layout != nullptr ? *given.layout : *place.layout;
     const bool add = s.presence->accumulated(param), streaming = s.buckets->streaming();
-    if (s.kept && s.kept->has(param) && !step.local() && !add && given.layout == nullptr) {
-      s.kept->copy_rest(ops, place, param, from, step.stamp(), streaming);
-    } else if (start_.straight && !step.local() && s.schedule.buckets[place.bucket].straight) {
-      const Buckets::Place to = straight_place(s, param);
-      const double scale = s.schedule.buckets[place.bucket].narrow ? 1.0 / start_.divisor : 1;
+    if (s.in_place_slices && s.in_place_slices->has(param) && !step.local() && !add &&
+        given.layout == nullptr) {
+      s.in_place_slices->copy_rest(ops, place, param, from, step.stamp(), streaming);
+    } else if (start_.fused_cast && !step.local() && s.schedule.buckets[place.bucket].fused_cast) {
+      const Buckets::Place to = fused_cast_place(s, param);
+      const double scale = s.schedule.buckets[place.bucket].cast_to ? 1.0 / start_.divisor : 1;
       layout.flatten(ops, from, to.memory, to.dtype, false, scale, streaming);
     } else {
       const bool weighs = s.weighting && !step.local() && !add;

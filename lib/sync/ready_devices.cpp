@@ -51,7 +51,7 @@ Status Reducer::check_gradient_memory(uint64_t param, const void* gradient) cons
   const auto* const first = static_cast<const std::byte*>(gradient);
   for (const std::byte* at : {first, first + span_of(p) - 1}) {
     PointerInfo info;
-    WEFT_TRY(accelerator->look_at(at, &info));
+    WEFT_TRY(accelerator->query_pointer(at, &info));
     const char* const verb = at == first ? "the gradient is in " : "the gradient ends in ";
     if (!p.on_device()) {
       if (info.place != MemoryPlace::kDevice) continue;
@@ -186,7 +186,7 @@ void Reducer::fail_device(const Status& status, uint64_t param) {
 
 // Waits until devices have added the gradients of local steps to the buckets. Called before the buckets move.
 Status Reducer::await_devices(Deadline deadline) {
-  DeviceBuckets* const devices = state_->devices.get();
+  DeviceGradients* const devices = state_->devices.get();
   if (devices == nullptr) return {};
   if (state_->comm->context().engine().wait([&] { return devices->quiet(); }, deadline)) return {};
   return Status::error(
@@ -199,23 +199,23 @@ Status Reducer::result_on_device(uint64_t param, void* gradient) {
   ReducerState& s = *state_;
   const Buckets::Place& place = s.buckets->place(param);
   WEFT_TRY(check_gradient_memory(param, gradient));
-  const Dtype dtype = s.travels(place.bucket);
+  const Dtype dtype = s.comm_dtype(place.bucket);
   const uint64_t element = dtype_size(dtype);
   const std::byte* const from = step_->result_of(place.bucket) + s.plan.offset_of[param] * element;
   const Owned mine = s.ownership ? s.ownership->of(s.comm->rank(), param) : Owned{0, place.count};
-  DeviceBuckets& devices = *s.devices;
+  DeviceGradients& devices = *s.devices;
   auto* const to = static_cast<std::byte*>(gradient);
   devices.clear(place.bucket);
   place.layout->for_each_run(mine.first, mine.count, [&](uint64_t at, uint64_t packed, uint64_t count) {
     devices.add(place.bucket, from + packed * element, to + at * place.gradient_bytes, count, element,
                 place.gradient_bytes);
   });
-  WEFT_TRY(devices.launch(place.bucket, DeviceBuckets::Way::kOut, dtype, s.manifest.params[param].dtype,
+  WEFT_TRY(devices.launch(place.bucket, DeviceGradients::Way::kOut, dtype, s.manifest.params[param].dtype,
                           step_->factor_of(place.bucket)));
   Status failed;
   const auto over = [&] {
     bool done = false;
-    failed = devices.query(place.bucket, DeviceBuckets::Way::kOut, &done);
+    failed = devices.query(place.bucket, DeviceGradients::Way::kOut, &done);
     return done || !failed.ok();
   };
   const Deadline deadline = s.comm->op_deadline(timeout_ms_);

@@ -11,7 +11,7 @@ namespace {
 Status check_on_host(Accelerator& accelerator, const weft_sparse& entries) {
   for (const void* const start : {static_cast<const void*>(entries.indices), entries.values}) {
     PointerInfo info;
-    if (start != nullptr) WEFT_TRY(accelerator.look_at(start, &info));
+    if (start != nullptr) WEFT_TRY(accelerator.query_pointer(start, &info));
     if (info.place != MemoryPlace::kDevice) continue;
     return Status::error(Code::kArg, cat(start == entries.indices ? "its indices are" : "its values are",
                                          " in memory of CUDA device ", info.device,

@@ -27,7 +27,7 @@ void Reducer::verdict(weft_verdict* verdict) const {
   verdict->last_finished_step = last(finished_);
   verdict->last_committed_step = last(step_->committed());
   verdict->next_step = stats_.steps;
-  verdict->can_retry = kept_step_ == stats_.steps ? 1 : 0;
+  verdict->can_retry = retained_step_ == stats_.steps ? 1 : 0;
   verdict->rolled_back = finished_ > stats_.steps ? 1 : 0;
 }
 
@@ -39,7 +39,7 @@ Status Reducer::commit(Deadline deadline) {
   const Status done = state_->comm->run(state_->lane, barrier, deadline);
   if (done.ok()) {
     step_->commit(stats_.steps);
-    lent_ = state_->lends;
+    results_shared_ = state_->shares_results;
     return {};
   }
   return note(done.with_prefix(cat("step ", stats_.steps - 1,
@@ -151,7 +151,7 @@ Status Reducer::rebind(std::shared_ptr<Comm> comm) {
     const std::lock_guard lock(mutex_);
     stats_.steps = committed;
   }
-  std::shared_ptr<ReducerState> next = old.heir();
+  std::shared_ptr<ReducerState> next = old.carry_over();
   Status bound = comm->open_lane(&next->lane, true);  // by all ranks or by none
   next->comm = comm;
   if (bound.ok()) listen_for_failures(next.get());
@@ -159,31 +159,31 @@ Status Reducer::rebind(std::shared_ptr<Comm> comm) {
   next->buckets = old.buckets;
   next->plan = std::move(plan);
   if (!(next->plan == old.plan)) relocation.emplace(old, next.get());
-  bool told = false;  // the hook was notified of the new communicator
+  bool notified = false;  // the hook was notified of the new communicator
   if (bound.ok()) {
     bound = with_turn(context, *next->hook, deadline, [&] {
       WEFT_TRY(next->hook->rebind(comm->rank(), comm->size()));
-      told = true;
+      notified = true;
       return relocation ? next->hook->replan(next->plan.buckets.size()) : Status();
     });
   }
   agreement.opens = false;
-  bound = furnish(next.get(), bound, agreement);
+  bound = build_collectives(next.get(), bound, agreement);
   if (!bound.ok()) {
     if (next->lane) {
-      comm->notes().ignore(next->lane->key().id);
+      comm->lane_messages().ignore(next->lane->key().id);
       comm->close_lane(next->lane);
     }
     // Restores the old binding, because steps on the old communicator may continue.
     const auto back = [&] { return old.hook->rebind(old.comm->rank(), old.comm->size()); };
-    Status stays = told ? with_turn(context, *old.hook, deadline, back) : Status();
-    if (told && stays.ok()) stays = plan_again(old, deadline);
+    Status stays = notified ? with_turn(context, *old.hook, deadline, back) : Status();
+    if (notified && stays.ok()) stays = plan_again(old, deadline);
     if (!stays.ok()) old.comm->fail(stays.with_ranks({old.comm->rank()}));
     return note(bound);
   }
   if (relocation) {
     relocation->run();
-    kept_step_ = kNoStep;  // the retained contributions have the old plan's layout
+    retained_step_ = kNoStep;  // the retained contributions have the old plan's layout
   }
   take_over(std::move(next), relocation.has_value());
   return {};
@@ -198,7 +198,7 @@ void Reducer::take_over(std::shared_ptr<ReducerState> next, bool moved) {
   may_retry_ = old->retain;
   results_ = false;
   replace(&next, [&](Step& step) { step.commit(stats_.steps); });
-  old->comm->notes().ignore(old->lane->key().id);
+  old->comm->lane_messages().ignore(old->lane->key().id);
   old->comm->close_lane(old->lane);
   {
     const std::lock_guard lock(mutex_);
@@ -209,7 +209,7 @@ void Reducer::take_over(std::shared_ptr<ReducerState> next, bool moved) {
   if (state_->sparse) state_->sparse->forget_fixed();
   next_window();
   reduced_ = false;
-  lent_ = false;
+  results_shared_ = false;
   last_active_ = -1;  // ranks have new numbers
 }
 
@@ -223,14 +223,14 @@ Status Reducer::retry(const weft_finish_options& options) {
     return note(Status::error(Code::kState, cat("retry inside ", step_text(), ": finish it first")));
   }
   WEFT_TRY(note(end_owed_gather()));
-  if (!s.retain || kept_step_ != stats_.steps) {
+  if (!s.retain || retained_step_ != stats_.steps) {
     return note(Status::error(
         Code::kState, cat("retry: no gradients of step ", stats_.steps, " are retained: ",
                           !s.retain ? "the reducer was created without WEFT_REDUCER_RETAIN"
                                     : "it has not begun, not all of its gradients became ready, or the plan "
                                       "has changed since. Compute the step again")));
   }
-  for (uint32_t b = 0; b < kept_buckets_; b++) {
+  for (uint32_t b = 0; b < retained_buckets_; b++) {
     std::copy_n(s.buckets->retained(b), s.plan.buckets[b].count * dtype_size(s.buckets->held(b)),
                 s.buckets->buffers()[b]);
   }
@@ -244,8 +244,8 @@ Status Reducer::retry(const weft_finish_options& options) {
   }
   start_.noting = false;  // the failed step has recorded the order already
   open_step(start_, true);
-  tell(options);
-  WEFT_TRY(await_prelude(timeout_ms_));
+  publish(options);
+  WEFT_TRY(await_pre_step(timeout_ms_));
   return wait_for_step(entered_ns, true, timeout_ms_);
 }
 

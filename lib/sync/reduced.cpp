@@ -42,10 +42,11 @@ Status PeerBuckets::make(const Agreement& agreement, const Plan& plan, const Buc
   return {};
 }
 
-Status PeerBuckets::find(Comm& comm, const std::vector<uint64_t>& bytes, const std::vector<Bytes>& said) {
-  memory_.reserve(said.size() * buckets_);
+Status PeerBuckets::find(Comm& comm, const std::vector<uint64_t>& bytes,
+                         const std::vector<Bytes>& published) {
+  memory_.reserve(published.size() * buckets_);
   for (int r = 0; r < comm.size(); r++) {
-    ByteReader reader(said[static_cast<size_t>(r)]);
+    ByteReader reader(published[static_cast<size_t>(r)]);
     for (const uint64_t size : bytes) {
       const auto place = reader.get<uint64_t>();
       const std::byte* at = nullptr;
@@ -54,7 +55,7 @@ Status PeerBuckets::find(Comm& comm, const std::vector<uint64_t>& bytes, const s
     }
     if (!reader.done()) {
       return Status::error(Code::kMismatch,
-                           cat("rank ", r, " sent ", said[static_cast<size_t>(r)].size(),
+                           cat("rank ", r, " sent ", published[static_cast<size_t>(r)].size(),
                                " bytes of bucket addresses, expected ", bytes.size() * sizeof(uint64_t)))
           .with_ranks({r});
     }
@@ -64,12 +65,12 @@ Status PeerBuckets::find(Comm& comm, const std::vector<uint64_t>& bytes, const s
 
 // Waits before this rank's gradients change, because other ranks may read them until they also reach begin.
 Status Reducer::await_readers() {
-  if (!lent_) return {};
+  if (!results_shared_) return {};
   CollectiveArgs barrier;
   barrier.coll = Coll::kBarrier;
   barrier.tag = state_->schedule.slots.empty() ? 1 : state_->schedule.slots.front().args.tag;
   const Status came = state_->comm->run(state_->lane, barrier, state_->comm->op_deadline(timeout_ms_));
-  lent_ = false;  // also after a failure, which has failed the communicator
+  results_shared_ = false;  // also after a failure, which has failed the communicator
   if (!came.ok()) {
     return came.with_prefix(cat("begin: not every rank has called it, so results of step ", stats_.steps - 1,
                                 " may still be read: "));
@@ -90,7 +91,7 @@ Status Reducer::reduced_view(uint64_t param, weft_reduced_piece* pieces, uint64_
   if (s.readiness->step().open()) {
     return note(Status::error(Code::kState, cat("reduced view inside ", step_text(), ": finish it first")));
   }
-  if (!lent_) {
+  if (!results_shared_) {
     return note(Status::error(
         Code::kState,
         cat("parameter ", param, " ('", s.manifest.params[param].name,

@@ -31,8 +31,9 @@ class PeerBuckets {
 
  private:
   PeerBuckets() = default;
-  // Maps the buckets that the ranks published; `said` comes from other processes. The progress lock is held.
-  Status find(Comm& comm, const std::vector<uint64_t>& bytes, const std::vector<Bytes>& said);
+  // Maps the buckets that the ranks published; `published` comes from other processes. The progress lock is
+  // held.
+  Status find(Comm& comm, const std::vector<uint64_t>& bytes, const std::vector<Bytes>& published);
 
   size_t buckets_ = 0;
   std::vector<const std::byte*> memory_;  // rank 0's buckets, rank 1's and so on

@@ -7,9 +7,9 @@
 #include "base/arguments.h"
 #include "base/text.h"
 #include "core/context.h"
+#include "sync/fused_cast.h"
 #include "sync/grace.h"
 #include "sync/host_stream.h"
-#include "sync/straight.h"
 
 namespace weft {
 namespace {
@@ -111,20 +111,20 @@ Status Reducer::begin(const weft_begin_options* options) {
   start.record.micro_batches = std::max<uint32_t>(given.micro_batches, 1);
   start.record.weight = given.weight == 0.0 ? 1.0 : given.weight;
   start.local_steps = state_->presence->local_steps();
-  start.straight = begins_straight(*state_);
-  start.divisor = even_opening(state_->comm->size(), start.record.micro_batches).divisor;
+  start.fused_cast = begins_with_fused_casts(*state_);
+  start.divisor = even_handshake(state_->comm->size(), start.record.micro_batches).divisor;
   start.fixed = (given.flags & WEFT_BEGIN_FIXED) != 0;
-  if (start.fixed) start.record.flags |= OpeningRecord::kFixed;
+  if (start.fixed) start.record.flags |= HandshakeRecord::kFixed;
   // While uses are learned, gradients are taken at the end of the step, in an order without meaning.
   const bool learning = state_->uses && state_->uses->learning();
   start.noting = !learning && ((given.flags & WEFT_BEGIN_RECORD) != 0 || !state_->order->noted());
   if ((given.flags & WEFT_BEGIN_NO_DATA) != 0) {
     begin_without_data(start, false);
-    return await_prelude(timeout_ms_);
+    return await_pre_step(timeout_ms_);
   }
   next_stamp();
   open_step(start, false);
-  WEFT_TRY(await_prelude(timeout_ms_));
+  WEFT_TRY(await_pre_step(timeout_ms_));
   Status left = leave_out_unused();
   if (left.ok() || !state_->comm->failed()) return left;
   return wait_for_step(state_->comm->context().clock().now_ns(), false, timeout_ms_);  // no step stays open
@@ -137,16 +137,16 @@ uint32_t Reducer::next_stamp() {
 
 // Opens a synchronised step with the current stamp. full: all gradients are in their buckets already.
 void Reducer::open_step(const StepStart& start, bool full) {
-  kept_step_ = kNoStep;
+  retained_step_ = kNoStep;
   results_ = false;
   synchronised_ = stamp_;
   start_ = start;
   start_.number = start_.record.step = stats_.steps;
   start_.begin_ns = state_->comm->context().clock().now_ns();
-  if (state_->prelude) {
-    const bool may_be_root = state_->prelude->may_be_root(
-        state_->comm->rank(), start_.record.has(OpeningRecord::kData), state_->comm->size());
-    start_.digest = state_->prelude->open(state_->manifest, *state_->buckets, start_.number, may_be_root);
+  if (state_->pre_step) {
+    const bool may_be_root = state_->pre_step->may_be_root(
+        state_->comm->rank(), start_.record.has(HandshakeRecord::kData), state_->comm->size());
+    start_.digest = state_->pre_step->open(state_->manifest, *state_->buckets, start_.number, may_be_root);
   }
   if (full && state_->devices) fail_device(state_->devices->record_all(stamp_), 0);
   step_->prepare(start_);
@@ -165,14 +165,14 @@ Status Reducer::check_finish(const weft_finish_options& options) const {
     return Status::error(Code::kArg, cat("weft_finish_options.clip_norm is ", options.clip_norm,
                                          ": allowed are finite numbers above 0, and 0 for no clipping"));
   }
-  const bool ruling = (options.flags & kOfNorms) != 0 || options.clip_norm != 0;
-  if (ruling && !state_->norms) {
+  const bool decision = (options.flags & kOfNorms) != 0 || options.clip_norm != 0;
+  if (decision && !state_->norms) {
     return Status::error(
         Code::kState,
         "weft_finish_options.clip_norm, WEFT_FINISH_SKIP and WEFT_FINISH_SKIP_NONFINITE need a "
         "reducer created with WEFT_REDUCER_NORMS");
   }
-  if (ruling && state_->readiness->step().open() && state_->readiness->step().local()) {
+  if (decision && state_->readiness->step().open() && state_->readiness->step().local()) {
     return Status::error(Code::kState,
                          "a local step has no results: clip or skip when a synchronised step finishes");
   }
@@ -200,7 +200,7 @@ Status Reducer::finish_open(const weft_finish_options& options, StepWord step, u
   ReducerState& s = *state_;
   WEFT_TRY(note(check_finish(options)));
   if (fail_next_ && !step.local()) {
-    if (s.norms) step_->tell({.flags = FinishRecord::kJoined});
+    if (s.norms) step_->publish({.flags = FinishRecord::kJoined});
     const std::string text = *fail_next_;  // a copy, because fail_step resets fail_next_
     return fail_step(text);
   }
@@ -225,20 +225,20 @@ Status Reducer::finish_open(const weft_finish_options& options, StepWord step, u
       if (const auto missing = s.readiness->missing(); !missing.empty()) return never_ready(missing);
     }
   }
-  tell(options);
+  publish(options);
   step_->let_end();
   if (!s.comm->failed() && leave_to_streams(options, entered_ns)) return {};
-  return wait_for_step(entered_ns, (options.flags & WEFT_FINISH_COMMIT) != 0 || s.retain || s.lends,
+  return wait_for_step(entered_ns, (options.flags & WEFT_FINISH_COMMIT) != 0 || s.retain || s.shares_results,
                        timeout_ms_);
 }
 
 // Passes finish's request to the step, once this rank has found no error in the step.
-void Reducer::tell(const weft_finish_options& options) {
+void Reducer::publish(const weft_finish_options& options) {
   FinishRecord record;
   record.clip_norm = options.clip_norm;
   if ((options.flags & WEFT_FINISH_SKIP) != 0) record.flags |= FinishRecord::kSkip;
   if ((options.flags & WEFT_FINISH_SKIP_NONFINITE) != 0) record.flags |= FinishRecord::kSkipNonfinite;
-  if (state_->norms) step_->tell(record);
+  if (state_->norms) step_->publish(record);
 }
 
 // Waits for the step's end. All gradients are ready, or the communicator has failed.
@@ -276,7 +276,7 @@ Status Reducer::wait_for_step(uint64_t entered_ns, bool commit_it, Deadline dead
   const auto settled = [&] { return s.readiness->settled(); };
   if (!context.engine().wait(settled, give_up) && Interrupt::requested())
     context.engine().settle(settled, Deadline::after(context.clock(), kSettleMs, 0).earlier(give_up));
-  if (step_->finished(stamp_) && step_->opening().turn != Turn::kReduce) return not_reduced();
+  if (step_->finished(stamp_) && step_->handshake().outcome != StepOutcome::kReduce) return not_reduced();
   if (reduced()) {
     if (Status failed = s.failures->of(attempt()); !failed.ok()) return close_failed(failed);
   }
@@ -370,10 +370,10 @@ Status Reducer::close_step(uint64_t entered_ns) {
   const std::string text = reduced ? std::string() : step_text();
   s.readiness->close();
   if (s.retain && over && s.readiness->full() && step_->fetch_rest(s.comm->op_deadline(timeout_ms_))) {
-    kept_step_ = stats_.steps;
-    kept_buckets_ = step_->retained();
+    retained_step_ = stats_.steps;
+    retained_buckets_ = step_->retained();
   }
-  note_opening(over, reduced);
+  note_handshake(over, reduced);
   if (reduced) note_error_memory();
   const std::lock_guard lock(mutex_);
   stats_.bytes_reduced += bytes + entries;

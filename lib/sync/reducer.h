@@ -111,7 +111,7 @@ class Reducer {
   // Agrees with comm's ranks on the hook's collectives, for a state that has a plan, and makes the objects
   // that depend on them. Collective. given: the error that keeps this rank from it; the other ranks receive
   // it.
-  static Status furnish(ReducerState* state, const Status& given, const Agreement& agreement);
+  static Status build_collectives(ReducerState* state, const Status& given, const Agreement& agreement);
   // The objects that any thread may use while begin, a re-plan or a rebind replaces them. A copy keeps them
   // alive.
   struct Parts {
@@ -134,7 +134,7 @@ class Reducer {
   bool end_gather();
   Status wait_value(const Parts& at, uint64_t param, int64_t timeout_ms);
   static Parts parts_for(std::shared_ptr<ReducerState> state);
-  void drive_step();  // lets the engine poll the step
+  void poll_step();  // lets the engine poll the step
   bool has_bucket(uint64_t param) const {
     return param < state_->plan.bucket_of.size() && state_->plan.bucket_of[param] != kNoBucket;
   }
@@ -184,7 +184,7 @@ class Reducer {
   Status take_use(uint64_t param, const Given& gradient, StepWord step);
   void remember(uint64_t param, const Given& gradient);
   Status absent_refused(uint64_t param, StepWord step) const;
-  void tell(const weft_finish_options& options);
+  void publish(const weft_finish_options& options);
   // Ends the open step.
   Status finish_open(const weft_finish_options& options, StepWord step, uint64_t entered_ns);
   Status finish_local();
@@ -192,7 +192,7 @@ class Reducer {
   Status fail_step(std::string_view text);
   void fail_comm(std::string_view text);
   bool may_be_left_out() const;
-  void tell_failure(std::string_view text, Deadline deadline);
+  void publish_failure(std::string_view text, Deadline deadline);
   void fill_missing(Deadline deadline);
   void next_window();
   StepAttempt attempt() const { return {stats_.steps, failed_attempts_}; }
@@ -211,7 +211,7 @@ class Reducer {
   void keep_plan(const Status& why);
   uint32_t next_stamp();
   void open_step(const StepStart& start, bool full);
-  Status await_prelude(int64_t timeout_ms);
+  Status await_pre_step(int64_t timeout_ms);
   void begin_without_data(StepStart start, bool joined);
   bool leave_out(uint64_t param, uint32_t stamp);
   std::byte* destination(uint64_t param) const;
@@ -221,7 +221,7 @@ class Reducer {
   Status wait_for_step(uint64_t entered_ns, bool commit, Deadline deadline);
   Status not_reduced();
   void drop_window();
-  void note_opening(bool over, bool reduced);
+  void note_handshake(bool over, bool reduced);
   Step::Times times(uint32_t bucket) const;  // of the last synchronised step
   bool reduced() const;
   Status close_step(uint64_t entered_ns);
@@ -271,14 +271,14 @@ class Reducer {
   bool finish_again_ = false;              // the host waited instead of streams: finish may be called again
   uint64_t entered_ns_ = 0;                // when finish was called then
   Deadline finish_deadline_ = Deadline::never();
-  int last_active_ = -1;          // the highest rank with data in the last step; -1: none or unknown
-  bool reduced_ = false;          // the buckets hold the last step's results
-  bool results_ = false;          // the gradients hold results of the last synchronised step
-  bool lent_ = false;             // other ranks may read results in this rank's views; equal on all ranks
-  bool measured_ = false;         // a step with norms has finished
-  uint64_t finished_ = 0;         // steps finished here, including those that were rolled back
-  uint64_t kept_step_ = kNoStep;  // the step whose contributions are all retained
-  uint32_t kept_buckets_ = 0;     // buckets whose contributions are in the retained copies
+  int last_active_ = -1;              // the highest rank with data in the last step; -1: none or unknown
+  bool reduced_ = false;              // the buckets hold the last step's results
+  bool results_ = false;              // the gradients hold results of the last synchronised step
+  bool results_shared_ = false;       // other ranks may read results in this rank's views; equal on all ranks
+  bool measured_ = false;             // a step with norms has finished
+  uint64_t finished_ = 0;             // steps finished here, including those that were rolled back
+  uint64_t retained_step_ = kNoStep;  // the step whose contributions are all retained
+  uint32_t retained_buckets_ = 0;     // buckets whose contributions are in the retained copies
   static constexpr uint64_t kNoStep = WEFT_NO_STEP;
 
   std::atomic<uint64_t> copied_gradients_{0};  // gradients with another layout than their parameter

@@ -11,7 +11,7 @@
 #include "sync/options.h"
 #include "sync/reducer.h"
 #include "sync/relocation.h"
-#include "sync/survey.h"
+#include "sync/timing_exchange.h"
 
 namespace weft {
 namespace {
@@ -165,9 +165,10 @@ Status hear_limits(const ReducerState& s, const std::vector<PlanVote>& votes, in
 
 // Collective: measures the data for the step's model. Null if a rank has no memory for it, which all ranks
 // then know.
-Status survey_step(const ReducerState& s, Deadline deadline, std::unique_ptr<Survey>* surveyed) {
-  Status measured = survey(*s.comm, s.lane, s.order->times(), s.plan.largest_bytes(), deadline, surveyed,
-                           s.residents ? s.residents->survey_place() : SurveyPlace());
+Status exchange_step_timings(const ReducerState& s, Deadline deadline, std::unique_ptr<Timings>* timings) {
+  Status measured =
+      exchange_timings(*s.comm, s.lane, s.order->times(), s.plan.largest_bytes(), deadline, timings,
+                       s.device_buckets ? s.device_buckets->timing_memory() : TimingMemory());
   if (measured.ok()) return {};
   if (measured.code() != Code::kNoMemory || s.comm->failed()) return measured;
   s.comm->context().log().warn(cat("rank ", s.comm->rank(), ", re-plan: ", measured.text(),
@@ -177,10 +178,10 @@ Status survey_step(const ReducerState& s, Deadline deadline, std::unique_ptr<Sur
 
 // Makes the plan, on the rank whose plan is taken. surveyed: null to end buckets at the limits.
 Status draw_plan(const ReducerState& s, const PlanRequest* request, const std::vector<uint64_t>& limits,
-                 const Survey* surveyed, LaunchOrder launch, Plan* plan) {
+                 const Timings* timings, LaunchOrder launch, Plan* plan) {
   if (request != nullptr && !request->buckets.empty()) return make_plan(s.manifest, request->buckets, plan);
-  *plan = surveyed != nullptr ? plan_by_model(s.manifest, limits, surveyed->ready, surveyed->cost, launch)
-                              : make_plan(s.manifest, {.limits = limits, .order = s.order->params()});
+  *plan = timings != nullptr ? plan_by_model(s.manifest, limits, timings->ready, timings->cost, launch)
+                             : make_plan(s.manifest, {.limits = limits, .order = s.order->params()});
   if (s.own_whole) *plan = grouped_by_owner(s.manifest, *plan, s.comm->size());
   return {};
 }
@@ -229,10 +230,10 @@ Status Reducer::replan(const weft_replan_options& options, const Status& given) 
 Status Reducer::open_replan() {
   const ReducerState& s = *state_;
   if (!s.uneven) return {};
-  OpeningRecord mine;
+  HandshakeRecord mine;
   mine.step = stats_.steps;
-  mine.flags = OpeningRecord::kReplan;
-  std::vector<OpeningRecord> all(static_cast<size_t>(s.comm->size()));
+  mine.flags = HandshakeRecord::kReplan;
+  std::vector<HandshakeRecord> all(static_cast<size_t>(s.comm->size()));
   CollectiveArgs args = s.schedule.slots.front().args;  // the same as in a step
   args.src = reinterpret_cast<const std::byte*>(&mine);
   args.dst = reinterpret_cast<std::byte*>(all.data());
@@ -242,8 +243,8 @@ Status Reducer::open_replan() {
   if (Status done = s.comm->run(s.lane, args, s.comm->op_deadline(timeout_ms_)); !done.ok())
     return failed(done);
   step_->commit(stats_.steps);  // a rank that reaches the next handshake has finished the step before
-  Opening opening;
-  const Status judged = judge_opening(all, s.comm->rank(), s.rules, &opening);
+  StepHandshake handshake;
+  const Status judged = decide_handshake(all, s.comm->rank(), s.rules, &handshake);
   if (judged.ok()) return {};
   s.comm->fail(judged.with_step(stats_.steps));
   return failed(s.comm->failure());
@@ -268,13 +269,13 @@ Status Reducer::take_plan(const PlanRequest* request, const Status& given) {
 
   std::vector<uint64_t> limits = s.limits;
   WEFT_TRY(hear_limits(s, votes, asks, request, deadline, &limits));
-  std::unique_ptr<Survey> surveyed;
-  if (anyone(votes, PlanVote::kModels)) WEFT_TRY(survey_step(s, deadline, &surveyed));
+  std::unique_ptr<Timings> timings;
+  if (anyone(votes, PlanVote::kModels)) WEFT_TRY(exchange_step_timings(s, deadline, &timings));
   Plan drawn, plan;
   const bool draws = root == s.comm->rank();
   if (draws) {
     const auto launch = anyone(votes, PlanVote::kNeeds) ? LaunchOrder::kFirstNeeded : LaunchOrder::kReadiness;
-    const Status status = draw_plan(s, request, limits, surveyed.get(), launch, &drawn);
+    const Status status = draw_plan(s, request, limits, timings.get(), launch, &drawn);
     if (!status.ok()) {  // the other ranks wait for the plan
       s.comm->fail(status);
       return s.comm->failure();
@@ -331,24 +332,25 @@ Status Reducer::replan_by_itself() {
 Status Reducer::move_to(Plan plan, Deadline deadline) {
   ReducerState& old = *state_;
   Context& context = old.comm->context();
-  std::shared_ptr<ReducerState> next = old.heir();
+  std::shared_ptr<ReducerState> next = old.carry_over();
   next->comm = old.comm;
   next->lane = old.lane;
   next->failures = old.failures;
   next->plan = std::move(plan);
   const uint64_t buckets = next->plan.buckets.size();
-  const Status told = with_turn(context, *next->hook, deadline, [&] { return next->hook->replan(buckets); });
+  const Status notified =
+      with_turn(context, *next->hook, deadline, [&] { return next->hook->replan(buckets); });
   // The hook's state may be of either plan.
-  if (!told.ok()) old.comm->fail(told.with_ranks({old.comm->rank()}));
-  WEFT_TRY(told);
+  if (!notified.ok()) old.comm->fail(notified.with_ranks({old.comm->rank()}));
+  WEFT_TRY(notified);
   Relocation relocation(old, next.get());
   // Uses the reducer's own lane, because the program may be in other collectives, or in another reducer's
   // begin.
   const Agreement agreement{*old.comm, "re-plan", deadline, old.lane};
-  if (const Status furnished = furnish(next.get(), {}, agreement); !furnished.ok()) {
+  if (const Status built = build_collectives(next.get(), {}, agreement); !built.ok()) {
     const Status back = plan_again(old, deadline);
     if (!back.ok()) old.comm->fail(back.with_ranks({old.comm->rank()}));
-    return furnished;
+    return built;
   }
   if (const Status quiet = await_devices(deadline); !quiet.ok()) {
     old.comm->fail(quiet.with_ranks({old.comm->rank()}));  // the other ranks have the new plan
@@ -360,8 +362,8 @@ Status Reducer::move_to(Plan plan, Deadline deadline) {
     step.commit(step_->committed());
     step.adopt(synchronised_, results_);
   });
-  kept_step_ = kNoStep;
-  reduced_ = lent_ = false;
+  retained_step_ = kNoStep;
+  reduced_ = results_shared_ = false;
   const uint64_t other_bytes = heap_bytes();
   const std::lock_guard lock(mutex_);
   other_bytes_ = other_bytes;

@@ -65,7 +65,7 @@ Json setting_json(const ReducerState& s, const weft_reducer_stats& stats) {
   }
   Json root;  // null without buffers
   if ((s.flags & WEFT_REDUCER_BUFFERS) != 0) {
-    root = s.prelude->root_option();
+    root = s.pre_step->root_option();
     if (root == WEFT_ROOT_LAST_ACTIVE) root = "last_active";
   }
   return {{"rank", s.comm->rank()},
@@ -82,7 +82,7 @@ Json setting_json(const ReducerState& s, const weft_reducer_stats& stats) {
           {"devices", s.manifest.devices},
           {"reduce_dtype", s.manifest.reduce_dtype ? Json(name(*s.manifest.reduce_dtype)) : Json()},
           {"buffers_root", root},
-          {"check_interval", s.prelude ? s.prelude->check_interval() : 0},
+          {"check_interval", s.pre_step ? s.pre_step->check_interval() : 0},
           {"bucket_limits", s.limits},
           {"plan_generation", stats.plan_generation}};
 }
@@ -223,8 +223,8 @@ std::vector<std::pair<const char*, uint64_t>> Reducer::memory_parts() const {
 uint64_t Reducer::device_bytes() const {
   const ReducerState& s = *state_;
   return (s.devices ? s.devices->memory_bytes() : 0) +
-         (s.views_on_devices ? s.views_on_devices->bytes() : 0) + (s.residents ? s.residents->bytes() : 0) +
-         (s.captures ? s.captures->memory_bytes() : 0);
+         (s.views_on_devices ? s.views_on_devices->bytes() : 0) +
+         (s.device_buckets ? s.device_buckets->bytes() : 0) + (s.captures ? s.captures->memory_bytes() : 0);
 }
 
 std::vector<std::pair<const char*, uint64_t>> Reducer::heap_parts() const {
@@ -249,7 +249,7 @@ std::vector<std::pair<const char*, uint64_t>> Reducer::heap_parts() const {
            s.schedule.slots.capacity() * sizeof(Slot) + s.schedule.buckets.capacity() * sizeof(HookedBucket)},
           {"readiness", s.readiness->memory_bytes() + s.ready_ns->size() * sizeof(uint64_t)},
           {"presence", s.presence->memory_bytes()},
-          {"kept", s.kept ? s.kept->memory_bytes() : 0},
+          {"kept", s.in_place_slices ? s.in_place_slices->memory_bytes() : 0},
           {"weighting", s.weighting ? s.weighting->memory_bytes() : 0},
           {"uses", s.uses ? s.uses->memory_bytes() : 0},
           {"given_layouts", s.given ? s.given->memory_bytes() : 0},
@@ -258,7 +258,7 @@ std::vector<std::pair<const char*, uint64_t>> Reducer::heap_parts() const {
           {"ownership", s.ownership ? s.ownership->memory_bytes() : 0},
           {"peers", s.peers ? s.peers->memory_bytes() : 0},
           {"norms", s.norms ? s.norms->memory_bytes() : 0},
-          {"prelude", s.prelude ? s.prelude->memory_bytes() : 0},
+          {"prelude", s.pre_step ? s.pre_step->memory_bytes() : 0},
           {"step", step_->memory_bytes() + (gather_ ? gather_->memory_bytes() : 0)},
           {"flight", FlightRing::kCapacity * sizeof(FlightOperation)}};
 }

@@ -147,10 +147,10 @@ Status make_schedule(Hook& hook, const Manifest& manifest, const Plan& plan, Hoo
   return {};
 }
 
-void Schedule::add_prelude(bool compares, const std::vector<uint64_t>& buffers_bytes) {
-  std::vector<Slot> prelude;
+void Schedule::add_pre_step(bool compares, const std::vector<uint64_t>& buffers_bytes) {
+  std::vector<Slot> pre_step;
   if (compares) {
-    Slot& slot = prelude.emplace_back();
+    Slot& slot = pre_step.emplace_back();
     slot.kind = Slot::Kind::kCompare;
     slot.args.coll = Coll::kAllGather;
     slot.args.dtype = Dtype::kU64;
@@ -159,19 +159,19 @@ void Schedule::add_prelude(bool compares, const std::vector<uint64_t>& buffers_b
   for (const uint64_t bytes : buffers_bytes) {
     Slot slot;
     slot.kind = Slot::Kind::kBuffers;
-    slot.index = static_cast<uint32_t>(prelude.size() - (compares ? 1 : 0));
+    slot.index = static_cast<uint32_t>(pre_step.size() - (compares ? 1 : 0));
     slot.args.coll = Coll::kBroadcast;
     slot.args.dtype = Dtype::kU8;
     slot.args.count = bytes;
-    prelude.push_back(slot);
+    pre_step.push_back(slot);
   }
-  slots.insert(slots.begin(), prelude.begin(), prelude.end());
-  leading += prelude.size();
+  slots.insert(slots.begin(), pre_step.begin(), pre_step.end());
+  leading += pre_step.size();
 }
 
-void Schedule::add_opening(uint64_t record_bytes) {
+void Schedule::add_handshake(uint64_t record_bytes) {
   Slot slot;
-  slot.kind = Slot::Kind::kOpening;
+  slot.kind = Slot::Kind::kHandshake;
   slot.args.coll = Coll::kAllGather;
   slot.args.dtype = Dtype::kU8;
   slot.args.count = record_bytes;
@@ -252,7 +252,7 @@ void Schedule::write(ByteWriter* writer) const {
       continue;
     }
     writer->put(slot.bucket).put(slot.index).put(slot.average).put(slot.optional).put(slot.dynamic);
-    writer->put(buckets[slot.bucket].resident);
+    writer->put(buckets[slot.bucket].device_bucket);
     writer->put(slot.args.coll).put(slot.args.dtype).put(slot.args.op);
     writer->put(static_cast<int32_t>(slot.args.peer)).put(slot.args.count);
   }
@@ -284,7 +284,7 @@ std::string schedule_difference(const Manifest& manifest, const Plan& plan, int 
                                 int other_rank, ByteView theirs) {
   struct Read {
     uint32_t bucket, index;
-    bool average, optional, dynamic, resident;
+    bool average, optional, dynamic, device_bucket;
     Descriptor what;
     std::string text() const {
       return cat(what.text(), average ? " (averaged)" : "", optional ? " (optional)" : "",
@@ -298,7 +298,7 @@ std::string schedule_difference(const Manifest& manifest, const Plan& plan, int 
     out.average = from.get<uint8_t>() != 0;
     out.optional = from.get<uint8_t>() != 0;
     out.dynamic = from.get<uint8_t>() != 0;
-    out.resident = from.get<uint8_t>() != 0;
+    out.device_bucket = from.get<uint8_t>() != 0;
     out.what.coll = from.get<uint8_t>();
     out.what.dtype = from.get<uint8_t>();
     out.what.op = from.get<uint8_t>();
@@ -319,14 +319,14 @@ std::string schedule_difference(const Manifest& manifest, const Plan& plan, int 
     const bool alike = i < count_a && i < count_b && x.bucket == y.bucket && x.index == y.index &&
                        x.average == y.average && x.optional == y.optional && x.dynamic == y.dynamic &&
                        x.what == y.what;
-    if (alike && x.resident == y.resident) continue;
+    if (alike && x.device_bucket == y.device_bucket) continue;
     // The order is by bucket and index. If these differ, one rank has a collective that the other lacks.
     const uint32_t bucket = i < count_a ? x.bucket : y.bucket;
     const std::string where =
         bucket < plan.buckets.size() ? plan.text(manifest, bucket) : cat("bucket ", bucket);
     if (alike) {
-      return cat(where, " is sent from device to device on rank ", x.resident ? rank : other_rank,
-                 " and through host memory on rank ", x.resident ? other_rank : rank,
+      return cat(where, " is sent from device to device on rank ", x.device_bucket ? rank : other_rank,
+                 " and through host memory on rank ", x.device_bucket ? other_rank : rank,
                  ", whose communicator uses another CUDA device than these gradients: call cudaSetDevice "
                  "before the communicator is created");
     }

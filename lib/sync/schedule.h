@@ -46,15 +46,15 @@ class HookViews {
 };
 
 // One collective of a step. A bucket has its hook's collectives, and an exchange of counts before each
-// dynamic one. A sparse gradient has its own (sync/sparse.h). The others are the handshake (sync/opening.h),
-// the prelude (sync/prelude.h), the map of present parameters (sync/presence.h), and the requests in finish
-// (sync/norms.h). Step owns the memory of all that belong to no bucket.
+// dynamic one. A sparse gradient has its own (sync/sparse.h). The others are the handshake
+// (sync/step_handshake.h), the pre-step (sync/pre_step.h), the map of present parameters (sync/presence.h),
+// and the requests in finish (sync/norms.h). Step owns the memory of all that belong to no bucket.
 struct Slot {
   enum class Kind : uint8_t {
     kBucket,
     kCounts,
     kSparse,
-    kOpening,
+    kHandshake,
     kCompare,
     kBuffers,
     kMap,
@@ -63,7 +63,7 @@ struct Slot {
   };
   Kind kind = Kind::kBucket;
   uint32_t bucket = 0;
-  uint32_t index = 0;              // among the bucket's collectives; kBuffers: among the prelude's chunks
+  uint32_t index = 0;              // among the bucket's collectives; kBuffers: among the pre-step's chunks
   bool average = false;            // postscale is 1 / divisor of the step
   bool optional = false;           // the previous stage decides whether it runs
   bool last = true;                // last part of a hook's collective, which sharding divides into parts
@@ -89,25 +89,25 @@ struct HookedBucket {
   // For a sparse gradient.
   bool asks = false;  // the hook has stages before and after its exchange
   bool sums = false;  // its sums are not divided
-  // It is communicated from device memory (sync/resident.h).
-  bool resident = false;
+  // It is communicated from device memory (sync/device_buckets.h).
+  bool device_bucket = false;
   // Fused cast: its copies divide and round it to this dtype, and the hook's stages are not called
-  // (Hook::narrows).
-  std::optional<Dtype> narrow = {};
-  // Gradients may be copied in the communication dtype (sync/straight.h).
-  bool straight = false;
+  // (Hook::cast_dtype).
+  std::optional<Dtype> cast_to = {};
+  // Gradients may be copied in the communication dtype (sync/fused_cast.h).
+  bool fused_cast = false;
 };
 
 struct Schedule {
   std::vector<HookedBucket> buckets;
   std::vector<Slot> slots;  // in the order in which they run
-  size_t leading = 0;       // number of slots up to the end of the prelude
+  size_t leading = 0;       // number of slots up to the end of the pre-step
 
-  // Puts a prelude first: the comparison of values, and one broadcast for each size in buffers_bytes. Call
-  // before add_opening.
-  void add_prelude(bool compares, const std::vector<uint64_t>& buffers_bytes);
+  // Puts a pre-step first: the comparison of values, and one broadcast for each size in buffers_bytes. Call
+  // before add_handshake.
+  void add_pre_step(bool compares, const std::vector<uint64_t>& buffers_bytes);
   // Puts the handshake first.
-  void add_opening(uint64_t record_bytes);
+  void add_handshake(uint64_t record_bytes);
   // Puts the map before the last bucket's first collective: all gradients are ready or absent by then, and
   // the map delays only that bucket.
   void add_map(uint64_t words);

@@ -6,12 +6,12 @@
 
 #include <atomic>
 
-#include "core/program.h"
+#include "core/composite.h"
 #include "sync/sparse.h"
 
 namespace weft {
 
-class SparseSum final : public Program {
+class SparseSum final : public Composite {
  public:
   // The last stage fills result; result and ops outlive the operation.
   SparseSum(const Param& param, const HostAllocator& allocator, const DeviceOps& ops, int rank, int size,

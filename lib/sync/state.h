@@ -17,22 +17,22 @@
 #include "sync/buckets.h"
 #include "sync/captures.h"
 #include "sync/device_buckets.h"
+#include "sync/device_gradients.h"
 #include "sync/given_layouts.h"
-#include "sync/kept.h"
+#include "sync/in_place_slices.h"
 #include "sync/manifest.h"
 #include "sync/norms.h"
-#include "sync/opening.h"
 #include "sync/ownership.h"
 #include "sync/plan.h"
-#include "sync/prelude.h"
+#include "sync/pre_step.h"
 #include "sync/presence.h"
 #include "sync/readiness.h"
 #include "sync/ready_order.h"
 #include "sync/reduced.h"
-#include "sync/resident.h"
 #include "sync/schedule.h"
 #include "sync/sparse.h"
 #include "sync/step_failures.h"
+#include "sync/step_handshake.h"
 #include "sync/uses.h"
 #include "sync/weighting.h"
 
@@ -56,12 +56,12 @@ struct ReducerState {
   bool fixed = false;               // WEFT_REDUCER_SPARSE_FIXED
   bool ordered = false;             // WEFT_REDUCER_DETERMINISTIC
   bool strays = false;              // WEFT_REDUCER_COPY_STRAYS
-  Buckets::Hold hold = Buckets::Hold::kTravelling;
+  Buckets::Hold hold = Buckets::Hold::kCommunicated;
   bool replans = false;  // re-plans automatically after the first synchronised step; equal on all ranks
   bool models = false;   // WEFT_REDUCER_MODEL
   bool needs = false;    // WEFT_REDUCER_FIRST_NEEDED
-  bool lends = false;    // WEFT_REDUCER_REDUCED_VIEWS
-  OpeningRules rules;
+  bool shares_results = false;  // WEFT_REDUCER_REDUCED_VIEWS
+  HandshakeRules rules;
   Bytes wanted;             // what the ranks agreed on when the reducer was created
   uint64_t hook_bytes = 0;  // memory of the hook's state
   weft_bucket_fn on_bucket = nullptr;
@@ -79,14 +79,15 @@ struct ReducerState {
   Schedule schedule;
   std::atomic<bool> beside_devices{false};        // a gradient declared as host memory might be on a device
   DeviceReach reach;                              // for gradients on devices
-  std::shared_ptr<DeviceBuckets> devices;         // null if no gradient is on a device
+  std::shared_ptr<DeviceGradients> devices;       // null if no gradient is on a device
   std::shared_ptr<DeviceViews> views_on_devices;  // carried over; null except in view mode with devices
-  std::shared_ptr<ResidentBuckets> residents;     // null if no bucket is communicated from device memory
+  std::shared_ptr<DeviceBuckets> device_buckets;  // null if no bucket is communicated from device memory
   std::unique_ptr<Captures> captures;             // null without WEFT_REDUCER_GRAPH
   std::shared_ptr<Buckets> buckets;               // carried over on a rebind with the same plan
   std::shared_ptr<GatherStaging> staging;         // null unless sharded with values of all parameters
   std::unique_ptr<HookScratch> scratch;
-  std::unique_ptr<KeptParts> kept;       // null if every gradient is copied into its bucket as a whole
+  std::unique_ptr<InPlaceSlices>
+      in_place_slices;                   // null if every gradient is copied into its bucket as a whole
   std::unique_ptr<Weighting> weighting;  // null if no copy into a bucket multiplies
   std::unique_ptr<Readiness> readiness;  // used by any thread
   std::shared_ptr<Presence> presence;    // carried over
@@ -94,7 +95,7 @@ struct ReducerState {
   // gradient has been counted. By then the reducer may already be bound to another communicator.
   std::shared_ptr<std::vector<std::atomic<uint64_t>>> ready_ns;
   std::shared_ptr<Norms> norms;             // carried over; null without WEFT_REDUCER_NORMS
-  std::shared_ptr<Prelude> prelude;         // carried over; null if steps have no prelude
+  std::shared_ptr<PreStep> pre_step;        // carried over; null if steps have no pre-step
   std::shared_ptr<Uses> uses;               // carried over; null if each parameter is used once
   std::shared_ptr<SparseGradients> sparse;  // carried over; null if no gradient is sparse
   // Destinations of the results in copy mode and for gradients on devices; null: the result is not copied.
@@ -109,17 +110,19 @@ struct ReducerState {
     return other != nullptr ? *other : *buckets->place(param).layout;
   }
   // Returns the communication dtype of a bucket whose copies do the casts of a narrowing hook
-  // (Hook::narrows).
-  Dtype narrowed(uint32_t bucket) const { return hook->narrows().value_or(plan.buckets[bucket].dtype); }
+  // (Hook::cast_dtype).
+  Dtype fused_dtype(uint32_t bucket) const { return hook->cast_dtype().value_or(plan.buckets[bucket].dtype); }
   // Returns the communication dtype: the copy into the bucket produces it, and the copy of the result reads
   // it.
-  Dtype travels(uint32_t bucket) const {
-    return schedule.buckets[bucket].narrow.value_or(plan.buckets[bucket].dtype);
+  Dtype comm_dtype(uint32_t bucket) const {
+    return schedule.buckets[bucket].cast_to.value_or(plan.buckets[bucket].dtype);
   }
-  bool resident(uint32_t bucket) const { return residents != nullptr && residents->has(bucket); }
+  bool device_bucket(uint32_t bucket) const {
+    return device_buckets != nullptr && device_buckets->has(bucket);
+  }
   uint64_t lane_bytes() const { return lane->memory_bytes() + (hook_lane ? hook_lane->memory_bytes() : 0); }
   // Makes a state with everything that survives a rebind or a re-plan.
-  std::shared_ptr<ReducerState> heir() const {
+  std::shared_ptr<ReducerState> carry_over() const {
     auto next = std::make_shared<ReducerState>();
     next->hook = hook;
     next->flags = flags;
@@ -136,7 +139,7 @@ struct ReducerState {
     next->replans = replans;
     next->models = models;
     next->needs = needs;
-    next->lends = lends;
+    next->shares_results = shares_results;
     next->rules = rules;
     next->wanted = wanted;
     next->on_bucket = on_bucket;
@@ -146,7 +149,7 @@ struct ReducerState {
     next->order = order;
     next->presence = presence;
     next->ready_ns = ready_ns;
-    next->prelude = prelude;
+    next->pre_step = pre_step;
     next->uses = uses;
     next->norms = norms;
     next->sharded = sharded;
@@ -156,7 +159,7 @@ struct ReducerState {
     next->given = given;
     next->reach = reach;
     next->views_on_devices = views_on_devices;
-    next->residents = residents;  // their memory may be used again
+    next->device_buckets = device_buckets;  // their memory may be used again
     return next;
   }
 };

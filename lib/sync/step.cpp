@@ -33,22 +33,22 @@ Step::Step(std::shared_ptr<ReducerState> state)
   for (uint32_t b = 0; b < bucket_count(); b++) {
     running_.emplace_back(engine_, std::make_shared<StageJob>(state_, b, counts[b]));
   }
-  if (s_.kept) away_.resize(bucket_count());
-  for (uint32_t b = 0; b < away_.size(); b++) {
-    away_[b].parts.reserve(s_.kept->most(b));
-    away_[b].streaming = s_.buckets->streaming();
-    away_[b].mutex = &copy_mutex_;
-    away_[b].gone = &sealed_;
+  if (s_.in_place_slices) slices_.resize(bucket_count());
+  for (uint32_t b = 0; b < slices_.size(); b++) {
+    slices_[b].parts.reserve(s_.in_place_slices->most(b));
+    slices_[b].streaming = s_.buckets->streaming();
+    slices_[b].mutex = &copy_mutex_;
+    slices_[b].gone = &sealed_;
   }
   if (s_.uneven) records_.resize(static_cast<size_t>(s_.comm->size()));
   if (s_.norms) finishing_.resize(static_cast<size_t>(s_.comm->size()));
   rounded_.resize(rounded_bytes());
-  if (s_.prelude && s_.prelude->compares()) digests_.resize(static_cast<size_t>(s_.comm->size()));
+  if (s_.pre_step && s_.pre_step->compares()) digests_.resize(static_cast<size_t>(s_.comm->size()));
 }
 
 void Step::prepare(const StepStart& start) {
   begun_ = start;
-  told_.store(false, std::memory_order_relaxed);
+  published_.store(false, std::memory_order_relaxed);
   end_.store(End::kAwaited, std::memory_order_relaxed);
   held_since_ns_ = 0;
   stopped_.store(Stopped::kNot, std::memory_order_relaxed);
@@ -70,20 +70,20 @@ Poll Step::poll() {
   apply_deadline();
   bool advanced = resume();
   advanced |= collect();
-  watch_prelude();
+  watch_pre_step();
   advanced |= launch();
   advanced |= submit();
   advanced |= copy_back();
   const bool all_done = done_ == bucket_count() && collected_ == s_.schedule.slots.size();
-  if (opening_.turn == Turn::kExhausted) {
+  if (handshake_.outcome == StepOutcome::kExhausted) {
     report_rest(Code::kState);
   }
-  if (all_done || opening_.turn != Turn::kReduce) {
+  if (all_done || handshake_.outcome != StepOutcome::kReduce) {
     end();
     return Poll::kParked;
   }
   if (advanced) {
-    fruitless_ = 0;
+    idle_polls_ = 0;
     return Poll::kAdvanced;
   }
   // Submitted requests have their own deadlines, and the lane's error names the missing ranks.
@@ -99,23 +99,23 @@ Poll Step::poll() {
 void Step::start(uint32_t stamp) {
   active_ = true;
   stamp_ = stamp;
-  launched_ = done_ = skipped_ = measured_ = told_up_to_ = 0;
+  launched_ = done_ = skipped_ = measured_ = reported_up_to_ = 0;
   submitted_ = collected_ = 0;
   result_ = late_at_ = copy_param_ = 0;
-  copy_element_ = made_up_ = restored_ = 0;
+  copy_element_ = prescaled_ = restored_ = 0;
   copying_ = kNone;
   fetch_ = Fetch::kNone;
   returning_ = false;
   sent_bytes_ = 0;
   results_.clear();
   late_.clear();
-  mapped_ = heard_ = ruled_ = false;
+  mapped_ = received_ = decided_ = false;
   fix(!s_.uneven);
   opened_ = !s_.uneven;
-  compared_ = !s_.prelude || !s_.prelude->compares(begun_.number);
-  opening_ = even_opening(s_.comm->size(), begun_.record.micro_batches);
+  compared_ = !s_.pre_step || !s_.pre_step->compares(begun_.number);
+  handshake_ = even_handshake(s_.comm->size(), begun_.record.micro_batches);
   waits_.clear();
-  s_.lane->share_waits(&waits_.notes());
+  s_.lane->share_waits(&waits_.stats());
   applied_deadline_ns_ = UINT64_MAX;
   given_up_ns_ = 0;
   first_launch_ns_ = last_done_ns_ = 0;
@@ -162,10 +162,10 @@ void Step::fix(bool all_ranks) {
 
 // Evaluates the records of all ranks: each draws the same conclusion.
 void Step::opened() {
-  const Status judged = judge_opening(records_, s_.comm->rank(), s_.rules, &opening_);
-  opened_ = judged.ok() && opening_.turn == Turn::kReduce;
-  if (opened_ && s_.weighting) s_.weighting->know(stamp_, opening_.factor);
-  fix(opening_.fixed);
+  const Status judged = decide_handshake(records_, s_.comm->rank(), s_.rules, &handshake_);
+  opened_ = judged.ok() && handshake_.outcome == StepOutcome::kReduce;
+  if (opened_ && s_.weighting) s_.weighting->know(stamp_, handshake_.factor);
+  fix(handshake_.fixed);
   if (!judged.ok()) s_.comm->fail(judged.with_step(begun_.number));
 }
 
@@ -174,30 +174,30 @@ void Step::opened() {
 void Step::compared() {
   int first = -1;
   for (int r = 0; r < s_.comm->size(); r++) {
-    if (std::binary_search(opening_.joined.begin(), opening_.joined.end(), r)) continue;
+    if (std::binary_search(handshake_.joined.begin(), handshake_.joined.end(), r)) continue;
     if (first < 0) first = r;
     if (digests_[static_cast<size_t>(r)] != digests_[static_cast<size_t>(first)])
-      opening_.turn = Turn::kDiffers;
+      handshake_.outcome = StepOutcome::kDiffers;
   }
-  compared_ = opening_.turn == Turn::kReduce;
+  compared_ = handshake_.outcome == StepOutcome::kReduce;
 }
 
-void Step::watch_prelude() {
-  if (!opened_ || !compared_ || collected_ < s_.schedule.leading || prelude_over(stamp_)) return;
-  if (!s_.comm->failed()) prelude_over_.store(stamp_, std::memory_order_release);
+void Step::watch_pre_step() {
+  if (!opened_ || !compared_ || collected_ < s_.schedule.leading || pre_step_done(stamp_)) return;
+  if (!s_.comm->failed()) pre_step_done_.store(stamp_, std::memory_order_release);
 }
 
 // Launches strictly in the plan's order: a full bucket waits for the buckets before it.
 bool Step::launch() {
   if (!opened_ || !compared_ || launched_ == bucket_count() || !s_.readiness->full(launched_)) return false;
-  if (made_up_ == 0 && fetch_ == Fetch::kNone) look_at(launched_);
+  if (prescaled_ == 0 && fetch_ == Fetch::kNone) decide_skip(launched_);
   if (running_[launched_].skipped) {
     results_.push_back(launched_++);
     skipped_++;
     return true;
   }
   if (on_device(launched_) && !fetch(launched_)) return false;
-  if (!make_up(launched_)) return true;
+  if (!prescale_and_cast(launched_)) return true;
   const uint32_t b = launched_++;
   fetch_ = Fetch::kNone;
   running_[b].launch_ns = clock_.now_ns();
@@ -206,12 +206,12 @@ bool Step::launch() {
   weft_bucket& view = s_.views->bucket(b);
   view.step = begun_.number;
   view.divisor = divisor(s_.hook_lane != nullptr);
-  run_stage(b, begun_.zeros && (begun_.record.flags & OpeningRecord::kData) == 0);
+  run_stage(b, begun_.zeros && (begun_.record.flags & HandshakeRecord::kData) == 0);
   return true;
 }
 
 // Counts the absent parameters of a full bucket and clears their places.
-void Step::look_at(uint32_t bucket) {
+void Step::decide_skip(uint32_t bucket) {
   Running& running = running_[bucket];
   const std::vector<uint32_t>& params = s_.plan.buckets[bucket].params;
   for (size_t i = 0; begun_.zeros && i < params.size(); i++) {
@@ -226,42 +226,43 @@ void Step::look_at(uint32_t bucket) {
 // Prepares a bucket for communication, a piece at a time. It first retains the contributions. Then it scales
 // those that their copy has not scaled by the rank's weight, and converts them to the communication dtype.
 // True when that is done.
-bool Step::make_up(uint32_t bucket) {
+bool Step::prescale_and_cast(uint32_t bucket) {
   const HookedBucket& hooked = s_.schedule.buckets[bucket];
-  if (s_.resident(bucket) || (begun_.straight && hooked.straight)) return true;  // the copy into it did that
+  if (s_.device_bucket(bucket) || (begun_.fused_cast && hooked.fused_cast))
+    return true;  // the copy into it did that
   const PlannedBucket& planned = s_.plan.buckets[bucket];
-  const Dtype held = s_.buckets->held(bucket), travels = s_.travels(bucket);
+  const Dtype held = s_.buckets->held(bucket), comm_dtype = s_.comm_dtype(bucket);
   const uint64_t element = dtype_size(held), count = planned.count;
   std::byte* const buffer = s_.buckets->buffers()[bucket];
   std::byte* const copy = s_.buckets->retained(bucket);
-  const double factor = opening_.factor;
-  if (copy == nullptr && made_up_ < count) made_up_ = count;
-  if (made_up_ < count) {
-    const uint64_t n = std::min(kPieceBytes / element, count - made_up_);
-    std::copy_n(buffer + made_up_ * element, n * element, copy + made_up_ * element);
-    made_up_ += n;
+  const double factor = handshake_.factor;
+  if (copy == nullptr && prescaled_ < count) prescaled_ = count;
+  if (prescaled_ < count) {
+    const uint64_t n = std::min(kPieceBytes / element, count - prescaled_);
+    std::copy_n(buffer + prescaled_ * element, n * element, copy + prescaled_ * element);
+    prescaled_ += n;
     return false;
   }
   const DeviceOps& ops = s_.comm->context().host();
-  const bool wider = dtype_size(travels) > element, converts = held != travels;
-  for (uint64_t left = kPieceBytes / element; made_up_ < 2 * count && (factor != 1 || converts);) {
-    const uint64_t at = made_up_ - count;
-    const Weighting::Stretch next =
-        s_.weighting ? s_.weighting->stretch(planned, at, stamp_) : Weighting::Stretch{count - at, false};
+  const bool wider = dtype_size(comm_dtype) > element, converts = held != comm_dtype;
+  for (uint64_t left = kPieceBytes / element; prescaled_ < 2 * count && (factor != 1 || converts);) {
+    const uint64_t at = prescaled_ - count;
+    const Weighting::Range next =
+        s_.weighting ? s_.weighting->range(planned, at, stamp_) : Weighting::Range{count - at, false};
     const bool passes = next.done && !converts;
     const uint64_t n = passes ? next.count : std::min(left, next.count);
     if (n == 0) return false;
-    if (hooked.narrow) {
+    if (hooked.cast_to) {
       // The product is rounded to the storage dtype, as in the copy.
       if (factor != 1 && !next.done) convert_in_place(ops, buffer, held, held, at, n, factor);
-      convert_in_place(ops, buffer, held, travels, at, n, 1.0 / divisor(false));
+      convert_in_place(ops, buffer, held, comm_dtype, at, n, 1.0 / divisor(false));
     } else if (!passes) {
-      convert_in_place(ops, buffer, held, travels, wider ? count - at - n : at, n, factor);
+      convert_in_place(ops, buffer, held, comm_dtype, wider ? count - at - n : at, n, factor);
     }
     if (!passes) left -= n;
-    made_up_ += n;
+    prescaled_ += n;
   }
-  made_up_ = 0;
+  prescaled_ = 0;
   return true;
 }
 
@@ -280,7 +281,7 @@ Deadline Step::request_deadline() const {
 // Checks the deadline while no request is on the lane: a stage is pending, or a gradient is still being
 // copied.
 void Step::watch() {
-  if (++fruitless_ % kWatchEvery != 0) return;
+  if (++idle_polls_ % kWatchEvery != 0) return;
   if (!pending_.empty()) s_.comm->context().stages().relieve();
   if (!Deadline::at(applied_deadline_ns_).expired(clock_)) return;
   s_.comm->fail(Status::error(Code::kTimeout,
@@ -308,7 +309,7 @@ std::string Step::where() const {
   }
   if (collected_ < submitted_) {
     const Slot& slot = s_.schedule.slots[collected_];
-    if (slot.kind == Slot::Kind::kOpening) return "not every rank has begun the step";
+    if (slot.kind == Slot::Kind::kHandshake) return "not every rank has begun the step";
     if (slot.kind == Slot::Kind::kCompare) return "not every rank has compared its values (check_interval)";
     if (slot.kind == Slot::Kind::kBuffers) return "the broadcast of buffers has not completed";
     if (slot.kind == Slot::Kind::kMap) return "the exchange of absent parameters has not completed";
@@ -329,7 +330,7 @@ std::string Step::where() const {
     return cat("gradients of ", s_.plan.text(s_.manifest, launched_), what);
   }
   if (submitted_ >= end_slot_ && end_.load() == End::kAwaited) return "this rank has not called finish";
-  if (s_.norms && !ruled_)
+  if (s_.norms && !decided_)
     return "norms of the results are being computed, or this rank has not called finish";
   return "results are being copied into the gradients";
 }
@@ -371,7 +372,7 @@ uint64_t Step::memory_bytes() const {
   for (const Running& running : running_) jobs += running.job->memory_bytes();
   return sizeof *this + jobs + running_.size() * sizeof(Running) +
          (pending_.capacity() + results_.capacity() + late_.capacity()) * sizeof(uint32_t) +
-         records_.capacity() * sizeof(OpeningRecord) + finishing_.capacity() * sizeof(FinishRecord) +
+         records_.capacity() * sizeof(HandshakeRecord) + finishing_.capacity() * sizeof(FinishRecord) +
          rounded_.capacity() + digests_.capacity() * sizeof(uint64_t) + waits_.memory_bytes() +
          held_.capacity() * sizeof(Held);
 }

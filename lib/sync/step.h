@@ -31,13 +31,13 @@ namespace weft {
 struct StepStart {
   uint64_t number = 0;
   uint64_t begin_ns = 0;
-  OpeningRecord record;      // this rank's
+  HandshakeRecord record;    // this rank's
   uint64_t local_steps = 0;  // since the previous synchronised step
   uint64_t digest = 0;       // of this rank's values, in a step that compares them
   bool fixed = false;        // WEFT_BEGIN_FIXED
   bool noting = false;       // the order of readiness is recorded
   bool zeros = false;        // the places of absent parameters are not cleared yet
-  bool straight = false;     // gradients are copied in the communication dtype (sync/straight.h);
+  bool fused_cast = false;   // gradients are copied in the communication dtype (sync/fused_cast.h);
   double divisor = 1;        // narrowing copies divide by this
 };
 
@@ -65,7 +65,7 @@ class Step final : public Task, public FlightSource {
   };
   Stopped stopped() const { return stopped_.load(std::memory_order_acquire); }
   // Passes what finish requested, if the gradients have norms. Called once a step, after prepare.
-  void tell(const FinishRecord& record);
+  void publish(const FinishRecord& record);
   // Ends all writing of gradients when finish gives up on a stage that does not return. The step continues if
   // the stage does return. False if a write in progress, by this process or a device, does not end by the
   // deadline.
@@ -91,8 +91,8 @@ class Step final : public Task, public FlightSource {
   bool done(uint32_t bucket, uint32_t stamp) const {
     return reached(running_[bucket].done.load(std::memory_order_acquire), stamp);
   }
-  // True if the prelude of the step of this stamp has completed. Any thread.
-  bool prelude_over(uint32_t stamp) const { return prelude_over_.load(std::memory_order_acquire) == stamp; }
+  // True if the pre-step of the step of this stamp has completed. Any thread.
+  bool pre_step_done(uint32_t stamp) const { return pre_step_done_.load(std::memory_order_acquire) == stamp; }
   // Records that the Step object before a re-plan ended the step of this stamp. results: its results are in
   // place.
   void adopt(uint32_t stamp, bool results) {
@@ -123,7 +123,7 @@ class Step final : public Task, public FlightSource {
   // Returns the number of buckets whose contributions are in retained copies. The contributions of the others
   // are in the buckets.
   uint32_t retained() const {
-    const bool next = launched_ < bucket_count() && made_up_ > s_.plan.buckets[launched_].count;
+    const bool next = launched_ < bucket_count() && prescaled_ > s_.plan.buckets[launched_].count;
     return launched_ + (next ? 1 : 0);
   }
   // Copies gradients on devices into the buckets that were not launched, after a failure. All gradients must
@@ -136,12 +136,12 @@ class Step final : public Task, public FlightSource {
   // Returns the factor still to be applied to the values there; 1 if the views hold the scaled results.
   double factor_of(uint32_t bucket) const;
   bool absent_everywhere(uint32_t param) const;
-  // Returns the handshake's outcome; its turn says whether anything was reduced.
-  const Opening& opening() const { return opening_; }
+  // Returns the handshake's outcome, which says whether anything was reduced.
+  const StepHandshake& handshake() const { return handshake_; }
   uint32_t skipped() const { return skipped_; }  // buckets
   // Describes what the step waits for, or where it failed.
   std::string where() const;
-  WaitNotes& waits() { return waits_.notes(); }
+  WaitStats& waits() { return waits_.stats(); }
   // Bytes that this rank sends for the step's collectives if each uses the least traffic possible.
   uint64_t sent_bytes() const { return sent_bytes_; }
   // True if a stage was given up while it was pending: its thread may still write into the bucket and the
@@ -201,7 +201,7 @@ class Step final : public Task, public FlightSource {
   bool resume();
   bool collect();
   bool launch();
-  bool make_up(uint32_t bucket);
+  bool prescale_and_cast(uint32_t bucket);
   bool submit();
   bool restore(uint32_t bucket);
   bool copy_back();
@@ -218,10 +218,10 @@ class Step final : public Task, public FlightSource {
   }
   void opened();
   void compared();
-  void watch_prelude();
+  void watch_pre_step();
   void own_failed(const Slot& slot);
   double divisor(bool own) const;
-  void look_at(uint32_t bucket);
+  void decide_skip(uint32_t bucket);
   bool may_submit(const Slot& slot) const;
   bool held_up();
   static constexpr uint64_t kHoldNs = 250'000'000;  // the longest wait for finish
@@ -237,7 +237,7 @@ class Step final : public Task, public FlightSource {
   bool next_result();
   bool measure_piece(uint32_t bucket);
   bool measure_on_device(uint32_t bucket);
-  void rule();
+  void decide();
   Owned owned(uint32_t param) const;
   double factor() const;
   bool in_place(uint32_t bucket) const;
@@ -298,9 +298,9 @@ class Step final : public Task, public FlightSource {
   std::atomic<End> end_{End::kAwaited};
   std::atomic<Stopped> stopped_{Stopped::kNot};
   FinishRecord record_;
-  std::atomic<bool> told_{false};  // record_ is set
+  std::atomic<bool> published_{false};  // record_ is set
   std::atomic<uint32_t> finished_{0};
-  std::atomic<uint32_t> prelude_over_{0};
+  std::atomic<uint32_t> pre_step_done_{0};
   std::atomic<uint64_t> committed_{0};
 
   const size_t end_slot_;  // position of the collective that waits for let_end; the number of slots if none
@@ -308,21 +308,22 @@ class Step final : public Task, public FlightSource {
   bool active_ = false;
   std::mutex copy_mutex_;            // held while a piece of a gradient is written, or read by a collective
   std::atomic<bool> sealed_{false};  // no further piece is copied
-  std::vector<Away> away_;           // per bucket, if parts of gradients stay in place
+  std::vector<InputSlices> slices_;  // per bucket, if parts of gradients stay in place
   uint32_t stamp_ = 0;
   uint32_t launched_ = 0;  // buckets
-  // Progress of make_up in the next bucket to be launched: elements retained, then elements converted.
-  uint64_t made_up_ = 0;
-  uint32_t done_ = 0;        // buckets
-  uint32_t told_up_to_ = 0;  // report_rest has reported the buckets below it that have no result
-  size_t submitted_ = 0;     // positions in the schedule
+  // Progress of prescale_and_cast in the next bucket to be launched: elements retained, then elements
+  // converted.
+  uint64_t prescaled_ = 0;
+  uint32_t done_ = 0;            // buckets
+  uint32_t reported_up_to_ = 0;  // report_rest has reported the buckets below it that have no result
+  size_t submitted_ = 0;         // positions in the schedule
   size_t collected_ = 0;
   uint64_t applied_deadline_ns_ = UINT64_MAX;
-  uint32_t fruitless_ = 0;
+  uint32_t idle_polls_ = 0;
   std::string left_text_;
-  uint64_t given_up_ns_ = 0;            // when the failure was noticed; 0: there is none
-  std::vector<OpeningRecord> records_;  // of all ranks
-  Opening opening_;
+  uint64_t given_up_ns_ = 0;              // when the failure was noticed; 0: there is none
+  std::vector<HandshakeRecord> records_;  // of all ranks
+  StepHandshake handshake_;
   std::vector<uint64_t> digests_;  // of all ranks
   bool opened_ = false;
   bool compared_ = false;  // also true if nothing is to be compared
@@ -334,8 +335,8 @@ class Step final : public Task, public FlightSource {
   std::vector<FinishRecord> finishing_;
   Bytes rounded_;          // a piece of a result, rounded to the gradients' dtype
   uint32_t measured_ = 0;  // buckets
-  bool heard_ = false;     // finishing_ is complete
-  bool ruled_ = false;
+  bool received_ = false;  // finishing_ is complete
+  bool decided_ = false;
   uint64_t sent_bytes_ = 0;
   uint64_t first_launch_ns_ = 0;
   uint64_t last_done_ns_ = 0;

@@ -22,8 +22,8 @@ bool needs_all(const CollectiveArgs& args, int rank) {
 
 // Returns the divisor of averages over the hook's communicator (own), or over the reducer's.
 double Step::divisor(bool own) const {
-  if (!own) return opening_.divisor;
-  return opening_.divisor / s_.comm->size() * s_.hook->comm()->size();
+  if (!own) return handshake_.divisor;
+  return handshake_.divisor / s_.comm->size() * s_.hook->comm()->size();
 }
 
 // True for a slot that all ranks skip in this step.
@@ -32,10 +32,10 @@ bool Step::skips(const Slot& slot) const {
     case Slot::Kind::kMap:
       return fixed_;
     case Slot::Kind::kCompare:
-      return !s_.prelude->compares(begun_.number);
+      return !s_.pre_step->compares(begun_.number);
     case Slot::Kind::kBuffers:
-      return s_.prelude->root(opening_, s_.comm->size()) < 0;  // no rank has data
-    case Slot::Kind::kOpening:
+      return s_.pre_step->root(handshake_, s_.comm->size()) < 0;  // no rank has data
+    case Slot::Kind::kHandshake:
       return false;
     default:
       return slot.of_bucket() && running_[slot.bucket].skipped;
@@ -50,7 +50,7 @@ bool Step::left_out(const Slot& slot) const {
 
 bool Step::may_submit(const Slot& slot) const {
   switch (slot.kind) {
-    case Slot::Kind::kOpening:
+    case Slot::Kind::kHandshake:
       return true;
     case Slot::Kind::kCompare:
       return opened_;
@@ -59,7 +59,7 @@ bool Step::may_submit(const Slot& slot) const {
     case Slot::Kind::kMap:
       return launched_ == bucket_count();
     case Slot::Kind::kFinish:
-      return told_.load(std::memory_order_acquire);
+      return published_.load(std::memory_order_acquire);
     case Slot::Kind::kNorms:
       return measured_ == bucket_count();
     case Slot::Kind::kCounts:
@@ -172,7 +172,7 @@ bool Step::allowed(const Slot& slot) {
 void Step::fill(const Slot& slot, CollectiveArgs* args) {
   args->postscale = slot.average ? 1.0 / divisor(slot.own) : 1.0;
   if (args->coll == Coll::kReduce && args->peer != s_.comm->rank()) args->dst = nullptr;
-  if (slot.kind == Slot::Kind::kOpening) {
+  if (slot.kind == Slot::Kind::kHandshake) {
     args->src = reinterpret_cast<const std::byte*>(&begun_.record);
     args->dst = reinterpret_cast<std::byte*>(records_.data());
   } else if (slot.kind == Slot::Kind::kMap) {
@@ -183,8 +183,8 @@ void Step::fill(const Slot& slot, CollectiveArgs* args) {
     args->src = reinterpret_cast<const std::byte*>(&begun_.digest);
     args->dst = reinterpret_cast<std::byte*>(digests_.data());
   } else if (slot.kind == Slot::Kind::kBuffers) {
-    args->peer = s_.prelude->root(opening_, s_.comm->size());
-    args->src = args->dst = s_.prelude->memory(s_.manifest, slot.index);
+    args->peer = s_.pre_step->root(handshake_, s_.comm->size());
+    args->src = args->dst = s_.pre_step->memory(s_.manifest, slot.index);
   } else if (slot.kind == Slot::Kind::kNorms) {
     args->src = args->dst = reinterpret_cast<std::byte*>(s_.norms->sums().data());
   } else if (slot.kind == Slot::Kind::kFinish) {
@@ -198,12 +198,12 @@ void Step::fill(const Slot& slot, CollectiveArgs* args) {
     args->ordered = s_.ordered && is_reduction(args->coll);
   } else if (slot.dynamic) {
     args->count = running_[slot.bucket].moved;
-  } else if (s_.resident(slot.bucket)) {
-    args->device = s_.residents->call(slot.bucket);
-  } else if (s_.kept && slot.kind == Slot::Kind::kBucket) {
-    Away& away = away_[slot.bucket];
-    s_.kept->locate(s_, slot.bucket, stamp_, &away);
-    if (!away.parts.empty()) args->away = &away;
+  } else if (s_.device_bucket(slot.bucket)) {
+    args->device = s_.device_buckets->call(slot.bucket);
+  } else if (s_.in_place_slices && slot.kind == Slot::Kind::kBucket) {
+    InputSlices& slices = slices_[slot.bucket];
+    s_.in_place_slices->locate(s_, slot.bucket, stamp_, &slices);
+    if (!slices.parts.empty()) args->slices = &slices;
   }
 }
 
@@ -240,7 +240,7 @@ bool Step::submit() {
     // next step. (The records of handshakes contain the step already.)
     const bool hooked = slot.kind == Slot::Kind::kBucket || slot.kind == Slot::Kind::kCounts;
     const uint64_t step = hooked ? running_[slot.bucket].job->step() : begun_.number;
-    if (slot.kind != Slot::Kind::kOpening) next.args.tag |= step_tag(step);
+    if (slot.kind != Slot::Kind::kHandshake) next.args.tag |= step_tag(step);
     if (!s_.uneven) next.args.tag |= std::min(begun_.local_steps, kTagLocalSteps);
     if (left_out(slot)) {
       next.complete({});
@@ -286,7 +286,7 @@ bool Step::collect() {
   // A rank that starts a step has finished the one before.
   if (took_place && !slot.own && needs_all(slot.args, s_.comm->rank())) commit(begun_.number);
   switch (slot.kind) {
-    case Slot::Kind::kOpening:
+    case Slot::Kind::kHandshake:
       opened();
       break;
     case Slot::Kind::kCompare:
@@ -296,7 +296,7 @@ bool Step::collect() {
       mapped_ = true;
       break;
     case Slot::Kind::kFinish:
-      heard_ = true;
+      received_ = true;
       break;
     case Slot::Kind::kCounts:
       counted(slot);

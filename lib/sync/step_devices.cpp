@@ -23,7 +23,7 @@ void for_each_run(const ReducerState& s, const Buckets::Place& place, uint64_t f
 // Copies the gradients into the next bucket to be launched, once the program's streams have produced them.
 // True when the bucket has them.
 bool Step::fetch(uint32_t bucket) {
-  DeviceBuckets& devices = *s_.devices;
+  DeviceGradients& devices = *s_.devices;
   if (fetch_ == Fetch::kNone) fetch_ = Fetch::kAwaited;
   bool done = fetch_ == Fetch::kDone;
   Status status;
@@ -35,7 +35,7 @@ bool Step::fetch(uint32_t bucket) {
       done = false;
     }
   } else if (fetch_ == Fetch::kCopied) {
-    status = devices.query(bucket, DeviceBuckets::Way::kIn, &done);
+    status = devices.query(bucket, DeviceGradients::Way::kIn, &done);
     if (!status.ok() || done) fetch_ = Fetch::kDone;
   }
   if (!status.ok()) device_failed(bucket, "gradients", status);
@@ -44,8 +44,8 @@ bool Step::fetch(uint32_t bucket) {
 }
 
 Status Step::copy_in(uint32_t bucket) {
-  if (s_.resident(bucket)) return copy_to_device(bucket);
-  DeviceBuckets& devices = *s_.devices;
+  if (s_.device_bucket(bucket)) return copy_to_device(bucket);
+  DeviceGradients& devices = *s_.devices;
   const PlannedBucket& planned = s_.plan.buckets[bucket];
   const Dtype held = s_.buckets->held(bucket);
   devices.clear(bucket);
@@ -63,21 +63,21 @@ Status Step::copy_in(uint32_t bucket) {
                   count, place.gradient_bytes, place.element_bytes);
     });
   }
-  return devices.launch(bucket, DeviceBuckets::Way::kIn, planned.gradients, held, 1.0);
+  return devices.launch(bucket, DeviceGradients::Way::kIn, planned.gradients, held, 1.0);
 }
 
 // Like copy_in, into a device bucket, in the communication dtype and scaled by the rank's weight. It also
 // copies what is in host memory: sums of local steps, and zeros.
 Status Step::copy_to_device(uint32_t bucket) {
-  DeviceBuckets& devices = *s_.devices;
+  DeviceGradients& devices = *s_.devices;
   const PlannedBucket& planned = s_.plan.buckets[bucket];
-  const Dtype held = s_.buckets->held(bucket), travels = s_.travels(bucket);
-  const uint64_t element = dtype_size(travels);
-  const double scale = s_.hook->narrows() ? opening_.factor / divisor(false) : opening_.factor;
+  const Dtype held = s_.buckets->held(bucket), comm_dtype = s_.comm_dtype(bucket);
+  const uint64_t element = dtype_size(comm_dtype);
+  const double scale = s_.hook->cast_dtype() ? handshake_.factor / divisor(false) : handshake_.factor;
   const auto comes = [&](uint32_t param) {  // its contribution is the gradient alone
     return devices.taken(param, stamp_) && !(s_.copy && s_.presence->accumulated(param));
   };
-  const auto to = [&](size_t i) { return s_.residents->memory(bucket) + planned.offsets[i] * element; };
+  const auto to = [&](size_t i) { return s_.device_buckets->memory(bucket) + planned.offsets[i] * element; };
   devices.clear(bucket);
   for (size_t i = 0; i < planned.params.size(); i++) {
     const uint32_t param = planned.params[i];
@@ -88,7 +88,7 @@ Status Step::copy_to_device(uint32_t bucket) {
     }
     devices.add(bucket, place.memory, to(i), place.count, place.element_bytes, element);
   }
-  WEFT_TRY(devices.launch(bucket, DeviceBuckets::Way::kIn, held, travels, scale));
+  WEFT_TRY(devices.launch(bucket, DeviceGradients::Way::kIn, held, comm_dtype, scale));
   for (size_t i = 0; i < planned.params.size(); i++) {
     const uint32_t param = planned.params[i];
     const Buckets::Place& place = s_.buckets->place(param);
@@ -98,7 +98,7 @@ Status Step::copy_to_device(uint32_t bucket) {
                   place.gradient_bytes, element);
     });
   }
-  return devices.launch(bucket, DeviceBuckets::Way::kIn, planned.gradients, travels, scale);
+  return devices.launch(bucket, DeviceGradients::Way::kIn, planned.gradients, comm_dtype, scale);
 }
 
 // Copies the results of a bucket to its gradients. True when they are there.
@@ -106,13 +106,13 @@ bool Step::give_back(uint32_t bucket) {
   Status status;
   if (!returning_) {
     const std::lock_guard lock(copy_mutex_);
-    const bool left_alone = s_.copy && (running_[bucket].skipped || (s_.norms && s_.norms->ruling.skipped));
+    const bool left_alone = s_.copy && (running_[bucket].skipped || (s_.norms && s_.norms->decision.skipped));
     if (sealed_ || left_alone) return true;
     status = copy_out(bucket);
     returning_ = status.ok();
   }
   bool done = false;
-  if (status.ok()) status = s_.devices->query(bucket, DeviceBuckets::Way::kOut, &done);
+  if (status.ok()) status = s_.devices->query(bucket, DeviceGradients::Way::kOut, &done);
   if (!status.ok()) device_failed(bucket, "results", status);
   if (!status.ok() || done) returning_ = false;
   device_waits_ |= returning_;
@@ -120,11 +120,11 @@ bool Step::give_back(uint32_t bucket) {
 }
 
 Status Step::copy_out(uint32_t bucket) {
-  DeviceBuckets& devices = *s_.devices;
+  DeviceGradients& devices = *s_.devices;
   const PlannedBucket& planned = s_.plan.buckets[bucket];
   // A bucket that was not communicated has zeros in its place.
   const bool skipped = running_[bucket].skipped;
-  const Dtype has = skipped ? planned.dtype : s_.travels(bucket);
+  const Dtype has = skipped ? planned.dtype : s_.comm_dtype(bucket);
   const uint64_t element = dtype_size(has);
   std::byte* const result =
       skipped ? s_.buckets->buffers()[bucket] : const_cast<std::byte*>(result_of(bucket));
@@ -137,14 +137,14 @@ Status Step::copy_out(uint32_t bucket) {
     if (gradient == nullptr || place.count == 0 || (s_.copy && nowhere)) continue;
     std::byte* const from = result + planned.offsets[i] * element;
     // The hook may have changed the zeros of an absent parameter; device buckets have no hook stages.
-    if (nowhere && (skipped || !s_.resident(bucket))) std::memset(from, 0, place.count * element);
+    if (nowhere && (skipped || !s_.device_bucket(bucket))) std::memset(from, 0, place.count * element);
     const Owned mine = owned(param);
     for_each_run(s_, place, mine.first, mine.count, [&](uint64_t to, uint64_t at, uint64_t count) {
       devices.add(bucket, from + at * element, gradient + to * place.gradient_bytes, count, element,
                   place.gradient_bytes);
     });
   }
-  return devices.launch(bucket, DeviceBuckets::Way::kOut, has, planned.gradients, factor());
+  return devices.launch(bucket, DeviceGradients::Way::kOut, has, planned.gradients, factor());
 }
 
 // True when no device copies gradients into the bucket any more. Called after a failure.
@@ -152,7 +152,7 @@ bool Step::devices_idle() {
   if (fetch_ != Fetch::kCopied) return true;
   bool over = false;
   // A device that fails has stopped copying.
-  return !s_.devices->query(launched_, DeviceBuckets::Way::kIn, &over).ok() || over;
+  return !s_.devices->query(launched_, DeviceGradients::Way::kIn, &over).ok() || over;
 }
 
 bool Step::fetch_rest(Deadline deadline) {
@@ -166,7 +166,7 @@ bool Step::fetch_rest(Deadline deadline) {
       return done || !status.ok();
     };
     const auto copied = [&] {
-      status = s_.devices->query(b, DeviceBuckets::Way::kIn, &done);
+      status = s_.devices->query(b, DeviceGradients::Way::kIn, &done);
       return done || !status.ok();
     };
     if (!engine_.wait(came, deadline) || !status.ok() || !copy_in(b).ok()) return false;

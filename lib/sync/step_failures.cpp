@@ -21,17 +21,17 @@ Bytes StepFailures::encode(const StepAttempt& at, std::string_view text) {
   return Bytes(note.bytes().begin(), note.bytes().end());
 }
 
-void StepFailures::on_note(int rank, ByteView note) {
+void StepFailures::on_lane_message(int rank, ByteView note) {
   ByteReader reader(note);
-  Told told;
-  told.any = true;
-  told.at.step = reader.get<uint64_t>();
-  told.at.attempt = reader.get<uint64_t>();
-  told.text = reader.get_string(kMaxText);
+  Report report;
+  report.any = true;
+  report.at.step = reader.get<uint64_t>();
+  report.at.attempt = reader.get<uint64_t>();
+  report.text = reader.get_string(kMaxText);
   if (!reader.done()) return;
   const std::lock_guard lock(mutex_);
-  LastTwo& last = told_[static_cast<size_t>(rank)];
-  last.told[last.older] = std::move(told);
+  LastTwo& last = reports_[static_cast<size_t>(rank)];
+  last.reports[last.older] = std::move(report);
   last.older = 1 - last.older;
 }
 
@@ -39,12 +39,12 @@ Status StepFailures::of(const StepAttempt& at) const {
   const std::lock_guard lock(mutex_);
   std::vector<int> ranks;
   std::string text;
-  for (size_t r = 0; r < told_.size(); r++) {
-    for (const Told& told : told_[r].told) {
-      if (!told.any || told.at != at) continue;
+  for (size_t r = 0; r < reports_.size(); r++) {
+    for (const Report& report : reports_[r].reports) {
+      if (!report.any || report.at != at) continue;
       ranks.push_back(static_cast<int>(r));
-      text +=
-          cat(text.empty() ? "" : "; ", "rank ", r, ": ", told.text.empty() ? "failed the step" : told.text);
+      text += cat(text.empty() ? "" : "; ", "rank ", r, ": ",
+                  report.text.empty() ? "failed the step" : report.text);
     }
   }
   if (ranks.empty()) return {};
@@ -55,7 +55,7 @@ Status StepFailures::of(const StepAttempt& at) const {
 
 void listen_for_failures(ReducerState* state) {
   state->failures = std::make_shared<StepFailures>(state->comm->size());
-  state->comm->notes().listen(state->lane->key().id, state->failures);
+  state->comm->lane_messages().listen(state->lane->key().id, state->failures);
 }
 
 }  // namespace weft

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/notes.h"
+#include "core/lane_messages.h"
 
 namespace weft {
 
@@ -26,22 +26,22 @@ struct StepAttempt {
 
 struct ReducerState;
 
-class StepFailures final : public NoteListener {
+class StepFailures final : public LaneMessageListener {
  public:
   static constexpr size_t kMaxText = 512;  // bytes of a rank's text
 
-  explicit StepFailures(int size) : told_(static_cast<size_t>(size)) {}
+  explicit StepFailures(int size) : reports_(static_cast<size_t>(size)) {}
 
   // Returns at most kMaxText bytes of the text, cut between UTF-8 characters.
   static std::string_view cut(std::string_view text);
   // Encodes this rank's note to the others. The text is cut.
   static Bytes encode(const StepAttempt& at, std::string_view text);
-  void on_note(int rank, ByteView note) override;
+  void on_lane_message(int rank, ByteView note) override;
   // Returns kStepFailed, which names the ranks that have failed this attempt and quotes their texts; or ok.
   Status of(const StepAttempt& at) const;
 
  private:
-  struct Told {
+  struct Report {
     bool any = false;
     StepAttempt at;
     std::string text;
@@ -49,11 +49,11 @@ class StepFailures final : public NoteListener {
   // The last two notes of a rank. It may have failed the next step already when this rank checks the last
   // one.
   struct LastTwo {
-    std::array<Told, 2> told;
+    std::array<Report, 2> reports;
     size_t older = 0;
   };
   mutable std::mutex mutex_;
-  std::vector<LastTwo> told_;  // by rank; guarded by mutex_
+  std::vector<LastTwo> reports_;  // by rank; guarded by mutex_
 };
 
 // Registers the listener, for a state that has a lane, before any rank begins a step on it.

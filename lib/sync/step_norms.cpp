@@ -16,27 +16,27 @@ constexpr uint64_t kRoundedElements = 1u << 13;
 
 uint64_t Step::rounded_bytes() const {
   bool any = false;
-  for (uint32_t b = 0; b < bucket_count(); b++) any |= rounds(s_.travels(b), s_.plan.buckets[b].gradients);
+  for (uint32_t b = 0; b < bucket_count(); b++) any |= rounds(s_.comm_dtype(b), s_.plan.buckets[b].gradients);
   return s_.norms && any ? kRoundedElements * sizeof(uint16_t) : 0;
 }
 
-void Step::tell(const FinishRecord& record) {
+void Step::publish(const FinishRecord& record) {
   record_ = record;
-  told_.store(true, std::memory_order_release);
+  published_.store(true, std::memory_order_release);
   engine_.notify();
 }
 
 // Does one bounded piece of work towards the decision about the results.
 bool Step::measure() {
   if (measured_ == bucket_count()) {
-    if (!heard_) return false;
-    rule();
+    if (!received_) return false;
+    decide();
     return true;
   }
   if (copying_ == kNone && !next_result()) return false;
-  const bool resident = s_.resident(copying_);
-  if (resident && !measure_on_device(copying_)) return false;
-  if (resident || measure_piece(copying_)) {
+  const bool device_bucket = s_.device_bucket(copying_);
+  if (device_bucket && !measure_on_device(copying_)) return false;
+  if (device_bucket || measure_piece(copying_)) {
     measured_++;
     copying_ = kNone;
     copy_param_ = 0;
@@ -48,8 +48,8 @@ bool Step::measure() {
 // Measures a device bucket on its device, in the pieces of measure_piece. False until the device is done.
 bool Step::measure_on_device(uint32_t bucket) {
   const PlannedBucket& planned = s_.plan.buckets[bucket];
-  const Dtype travels = s_.travels(bucket);
-  const uint64_t element = dtype_size(travels);
+  const Dtype comm_dtype = s_.comm_dtype(bucket);
+  const uint64_t element = dtype_size(comm_dtype);
   // Calls visit(parameter, its elements' place, their count) in order.
   const auto for_each_piece = [&](auto&& visit) -> Status {
     for (size_t i = 0; i < planned.params.size(); i++) {
@@ -57,31 +57,31 @@ bool Step::measure_on_device(uint32_t bucket) {
       const uint64_t count = s_.buckets->place(param).count;
       const bool nowhere = running_[bucket].absent > 0 && absent_everywhere(param);
       for (uint64_t at = 0; at < count && !nowhere; at += Norms::kPieceElements) {
-        const std::byte* const from = s_.residents->memory(bucket) + (planned.offsets[i] + at) * element;
+        const std::byte* const from = s_.device_buckets->memory(bucket) + (planned.offsets[i] + at) * element;
         WEFT_TRY(visit(param, from, std::min(Norms::kPieceElements, count - at)));
       }
     }
     return {};
   };
   Status status;
-  Squares* result = s_.residents->squares();
+  Squares* result = s_.device_buckets->squares();
   if (!returning_) {
     const auto launch = [&](uint32_t /*param*/, const std::byte* from, uint64_t count) {
-      return s_.devices->squares(
-          bucket, {from, count, static_cast<uint8_t>(travels), s_.residents->squares_parts(), result++});
+      return s_.devices->squares(bucket, {from, count, static_cast<uint8_t>(comm_dtype),
+                                          s_.device_buckets->squares_parts(), result++});
     };
     status = for_each_piece(launch);
     if (status.ok()) status = s_.devices->record_out(bucket);
     returning_ = status.ok();
   }
   bool done = false;
-  if (status.ok()) status = s_.devices->query(bucket, DeviceBuckets::Way::kOut, &done);
+  if (status.ok()) status = s_.devices->query(bucket, DeviceGradients::Way::kOut, &done);
   if (!status.ok()) device_failed(bucket, "norms", status);
   if (!status.ok() || done) returning_ = false;
   device_waits_ |= returning_;
   if (!done || !status.ok()) return false;
   for (const uint32_t param : planned.params) s_.norms->clear(param);
-  result = s_.residents->squares();
+  result = s_.device_buckets->squares();
   const auto add = [&](uint32_t param, const std::byte* /*from*/, uint64_t /*count*/) {
     s_.norms->add(param, *result++);
     return Status();
@@ -94,7 +94,7 @@ bool Step::measure_piece(uint32_t bucket) {
   const PlannedBucket& planned = s_.plan.buckets[bucket];
   const std::byte* const result = planned.sparse ? sparse(bucket).values() : result_of(bucket);
   const DeviceOps& ops = s_.comm->context().host();
-  const Dtype has = s_.travels(bucket);
+  const Dtype has = s_.comm_dtype(bucket);
   for (uint64_t bytes = 0; bytes < kPollBytes;) {
     if (copy_param_ == planned.params.size()) return true;
     const uint32_t param = planned.params[copy_param_];
@@ -127,15 +127,15 @@ bool Step::measure_piece(uint32_t bucket) {
 
 // Decides about the results from the records of all ranks: each rank draws the same conclusion. Then the
 // results are copied back.
-void Step::rule() {
+void Step::decide() {
   Norms& norms = *s_.norms;
-  const Status judged = judge_finish(finishing_, norms.total(), norms.nonfinite(), &norms.ruling);
+  const Status judged = decide_finish(finishing_, norms.total(), norms.nonfinite(), &norms.decision);
   if (!judged.ok()) {
-    heard_ = false;
+    received_ = false;
     s_.comm->fail(judged.with_step(begun_.number));
     return;
   }
-  ruled_ = true;
+  decided_ = true;
   result_ = 0;
 }
 

@@ -10,7 +10,7 @@ namespace weft {
 // Selects the next bucket to copy back. A bucket with absent parameters waits until this rank knows which are
 // absent everywhere; later buckets overtake it.
 bool Step::next_result() {
-  if (ruled_) {
+  if (decided_) {
     if (result_ == results_.size()) return false;
     copying_ = results_[result_++];
     return true;
@@ -32,7 +32,7 @@ bool Step::next_result() {
 
 // Copies results back bucket by bucket, in pieces, while later buckets are communicated.
 bool Step::copy_back() {
-  if (s_.norms && !ruled_) return measure();
+  if (s_.norms && !decided_) return measure();
   if (copying_ == kNone && !next_result()) return false;
   const bool device = on_device(copying_);
   if (device && !give_back(copying_)) return false;
@@ -48,7 +48,7 @@ bool Step::copy_back() {
 }
 
 const std::byte* Step::result_of(uint32_t bucket) const {
-  if (s_.resident(bucket)) return s_.residents->memory(bucket);
+  if (s_.device_bucket(bucket)) return s_.device_buckets->memory(bucket);
   const HookedBucket& hooked = s_.schedule.buckets[bucket];
   const std::byte* const base =
       hooked.result_space == WEFT_SPACE_BUCKET ? s_.buckets->buffers()[bucket] : s_.scratch->parts()[bucket];
@@ -68,7 +68,7 @@ Owned Step::owned(uint32_t param) const {
 
 // Returns the factor applied to results on their way to the gradients.
 double Step::factor() const {
-  return s_.norms && ruled_ ? s_.norms->ruling.factor : 1.0;
+  return s_.norms && decided_ ? s_.norms->decision.factor : 1.0;
 }
 
 double Step::factor_of(uint32_t bucket) const {
@@ -106,7 +106,7 @@ bool Step::restore(uint32_t bucket) {
 bool Step::copy_piece(uint32_t bucket) {
   const std::lock_guard lock(copy_mutex_);
   const Running& running = running_[bucket];
-  const bool left_alone = s_.copy && s_.norms && s_.norms->ruling.skipped;
+  const bool left_alone = s_.copy && s_.norms && s_.norms->decision.skipped;
   if (sealed_ || running.skipped || left_alone) return true;
   const PlannedBucket& planned = s_.plan.buckets[bucket];
   if (planned.sparse) return scale_sparse(bucket);
@@ -116,7 +116,7 @@ bool Step::copy_piece(uint32_t bucket) {
   if (there && !restore(bucket)) return false;
   if (there && scale == 1 && running.absent == 0) return true;
   const DeviceOps& ops = s_.comm->context().host();
-  const Dtype has = s_.travels(bucket);
+  const Dtype has = s_.comm_dtype(bucket);
   const uint64_t element = dtype_size(has);  // of the result
   for (uint64_t bytes = 0; bytes < kPieceBytes;) {
     if (copy_param_ == planned.params.size()) return true;
@@ -176,10 +176,10 @@ void Step::bucket_done(uint32_t bucket) {
 
 // Reports the buckets that have no result.
 void Step::report_rest(Code code) {
-  for (; told_up_to_ < bucket_count(); told_up_to_++) {
-    if (s_.on_bucket == nullptr || done_ns(told_up_to_) != 0) continue;
+  for (; reported_up_to_ < bucket_count(); reported_up_to_++) {
+    if (s_.on_bucket == nullptr || done_ns(reported_up_to_) != 0) continue;
     s_.comm->context().callbacks().promise();
-    report(told_up_to_, code);
+    report(reported_up_to_, code);
   }
 }
 

@@ -19,8 +19,8 @@ void Step::run_sparse_stage(uint32_t bucket, bool joins) {
     SparseGradient::Terms terms;
     terms.rank = s_.comm->rank();
     terms.size = s_.comm->size();
-    terms.factor = opening_.factor;
-    terms.divisor = hooked.sums ? 1 : opening_.divisor;
+    terms.factor = handshake_.factor;
+    terms.divisor = hooked.sums ? 1 : handshake_.divisor;
     terms.absent = s_.presence->absent(s_.plan.buckets[bucket].params.front(), stamp_);
     terms.sends = hooked.collectives > 0;
     sparse(bucket).begin(terms);

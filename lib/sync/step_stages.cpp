@@ -18,7 +18,7 @@ constexpr uint64_t kReturnNs = 1'000'000'000;
 void Step::run_stage(uint32_t bucket, bool joins) {
   if (s_.plan.buckets[bucket].sparse) return run_sparse_stage(bucket, joins);
   Running& running = running_[bucket];
-  if (s_.schedule.buckets[bucket].narrow) {
+  if (s_.schedule.buckets[bucket].cast_to) {
     const Status skipped = running.job->skip(running.stages);
     return skipped.ok() ? stage_done(bucket, 0, 0) : stage_failed(bucket, skipped);
   }

@@ -11,7 +11,7 @@
 #include "sync/agreement.h"
 #include "sync/chunks.h"
 #include "sync/digests.h"
-#include "sync/prelude.h"
+#include "sync/pre_step.h"
 #include "sync/reducer.h"
 #include "sync/values.h"
 

@@ -3,24 +3,24 @@
 //
 // A rank knows without communication: in shared memory, which ranks have not arrived; over messages, whose
 // message is awaited. That rank may itself wait for another, as the ranks notify each other
-// (core/wait_notes.h).
+// (core/wait_stats.h).
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "core/lane.h"
-#include "core/wait_notes.h"
+#include "core/wait_stats.h"
 
 namespace weft {
 
 class Waits {
  public:
-  Waits(int rank, int ranks) : notes_(rank, ranks), late_(static_cast<size_t>(ranks)) {}
+  Waits(int rank, int ranks) : stats_(rank, ranks), late_(static_cast<size_t>(ranks)) {}
 
   void clear() {
     since_ns_ = 0;
-    notes_.clear();
+    stats_.clear();
   }
   // Called after a poll in which nothing advanced.
   void look(const Lane& lane, uint64_t now_ns) {
@@ -34,17 +34,17 @@ class Waits {
     charge(now_ns);
     since_ns_ = 0;
   }
-  WaitNotes& notes() { return notes_; }
-  uint64_t memory_bytes() const { return notes_.memory_bytes() + late_.capacity() / 8; }
+  WaitStats& stats() { return stats_; }
+  uint64_t memory_bytes() const { return stats_.memory_bytes() + late_.capacity() / 8; }
 
  private:
   static constexpr uint64_t kEveryNs = 10'000;
 
   void charge(uint64_t now_ns) {
-    if (since_ns_ != 0) notes_.waited(late_, now_ns - since_ns_);
+    if (since_ns_ != 0) stats_.waited(late_, now_ns - since_ns_);
   }
 
-  WaitNotes notes_;
+  WaitStats stats_;
   std::vector<bool> late_;  // per rank, at the last sample
   uint64_t since_ns_ = 0;   // time of the last sample; 0: nothing is waited for
 };

@@ -24,7 +24,7 @@ double Weighting::take(uint64_t param, uint32_t bucket, uint32_t stamp) {
   return factor_.load(std::memory_order_relaxed);
 }
 
-Weighting::Stretch Weighting::stretch(const PlannedBucket& bucket, uint64_t first, uint32_t stamp) const {
+Weighting::Range Weighting::range(const PlannedBucket& bucket, uint64_t first, uint32_t stamp) const {
   const auto behind = std::upper_bound(bucket.offsets.begin(), bucket.offsets.end(), first);
   const auto marked = [&](size_t i) { return marks_[bucket.params[i]] == stamp; };
   auto i = static_cast<size_t>(behind - bucket.offsets.begin());  // the next parameter

@@ -1,8 +1,8 @@
 // Weighted means (WEFT_DIVIDE_WEIGHTS). A rank's contribution is multiplied by its factor before it is
-// communicated. The rank knows the factor once every rank has begun the step (sync/opening.h). In copy mode a
-// gradient that comes later is multiplied as it is copied into its bucket, and is marked. A pass over the
-// bucket (Step::make_up) multiplies all others. The choice depends on timing but changes no bit: both round
-// the product once, to the same dtype.
+// communicated. The rank knows the factor once every rank has begun the step (sync/step_handshake.h). In copy
+// mode a gradient that comes later is multiplied as it is copied into its bucket, and is marked. A pass over
+// the bucket (Step::prescale_and_cast) multiplies all others. The choice depends on timing but changes no
+// bit: both round the product once, to the same dtype.
 //
 // Copies do not multiply where the copy rounds as well, or the pass is needed anyway. That is so for
 // gradients that are communicated in another dtype, add to what local steps have left, or are retained as
@@ -33,11 +33,11 @@ class Weighting {
   }
   // A range of consecutive elements from `first` on that are all multiplied already (done), or all not.
   // Called once all gradients of the bucket are ready.
-  struct Stretch {
+  struct Range {
     uint64_t count = 0;
     bool done = false;
   };
-  Stretch stretch(const PlannedBucket& bucket, uint64_t first, uint32_t stamp) const;
+  Range range(const PlannedBucket& bucket, uint64_t first, uint32_t stamp) const;
 
   // ---- any thread: the one that claimed the parameter, before it is counted, so the step is not over
   // Returns the factor of the copy and marks the parameter.

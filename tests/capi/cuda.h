@@ -48,7 +48,7 @@ class FakeCuda {
 #endif
 
 // Collects failures from ranks, because Catch2's assertions may only run on the main thread.
-class Notes {
+class RankFailures {
  public:
   void expect(const std::string& wrong) {
     const std::lock_guard lock(mutex_);

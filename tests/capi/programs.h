@@ -2,14 +2,14 @@
 // parameters, ranks without data, weights, norms, re-plans and shards, in copy and in view mode.
 #pragma once
 
-#include "capi/twin.h"
+#include "capi/reducer_pair.h"
 
 namespace weft_test {
 
 using Random = std::mt19937_64;
 
 struct Program {
-  Twins::Options how;
+  ReducerPair::Options how;
   int ranks = 2;
   int windows = 4;
   bool local = false;
@@ -25,7 +25,7 @@ inline bool one_in(Random& random, unsigned n) {
 // Draws a program. All ranks draw the same one.
 inline Program draw(Random& random) {
   Program program;
-  Twins::Options& how = program.how;
+  ReducerPair::Options& how = program.how;
   program.ranks = 2 + static_cast<int>(random() % 2);
   how.mode = one_in(random, 3) ? WEFT_GRADIENT_VIEW : WEFT_GRADIENT_COPY;
   constexpr uint64_t kLimits[] = {0, 300, 4000, 1u << 20};
@@ -49,26 +49,27 @@ inline Program draw(Random& random) {
 }
 
 // Runs one window: local steps, then a synchronised step. common: gives all ranks the same numbers.
-inline std::string window(Twins& twins, const Program& program, Random& common, Random& own, uint64_t seed) {
-  const size_t count = twins.tensors().size();
+inline std::string window(ReducerPair& reducers, const Program& program, Random& common, Random& own,
+                          uint64_t seed) {
+  const size_t count = reducers.tensors().size();
   const bool absent = (program.how.flags & WEFT_REDUCER_ABSENT) != 0;
   const bool uneven = (program.how.flags & WEFT_REDUCER_UNEVEN) != 0;
   const uint64_t locals = program.local ? common() % 3 : 0;
   std::vector<bool> begun(count);  // has become ready in this window, so that a view is added to
   std::string wrong;
   const auto ready = [&](size_t i, uint64_t at) {
-    if (wrong.empty()) wrong = twins.ready(i, seed * 100 + at * 20 + i, begun[i]);
+    if (wrong.empty()) wrong = reducers.ready(i, seed * 100 + at * 20 + i, begun[i]);
     begun[i] = true;
   };
   for (uint64_t local = 0; local < locals && wrong.empty(); local++) {
     weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
     begin.flags = WEFT_BEGIN_LOCAL;
-    wrong = twins.begin(begin);
+    wrong = reducers.begin(begin);
     for (size_t i = 0; i < count; i++) {
-      const bool gaps = twins.tensors()[i].name == "padded" && !twins.views();
+      const bool gaps = reducers.tensors()[i].name == "padded" && !reducers.views();
       if (!gaps && !one_in(own, 3)) ready(i, local);
     }
-    if (wrong.empty()) wrong = twins.finish(WEFT_FINISH_OPTIONS_INIT, false);
+    if (wrong.empty()) wrong = reducers.finish(WEFT_FINISH_OPTIONS_INIT, false);
   }
   weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
   begin.micro_batches = static_cast<uint32_t>(locals) + 1;
@@ -78,7 +79,7 @@ inline std::string window(Twins& twins, const Program& program, Random& common, 
   if (fixed) begin.flags |= WEFT_BEGIN_FIXED;
   if (without) begin.flags |= WEFT_BEGIN_NO_DATA;
   if (program.how.divide_by == WEFT_DIVIDE_WEIGHTS) begin.weight = 1.0 + static_cast<double>(own() % 3);
-  if (wrong.empty()) wrong = twins.begin(begin);
+  if (wrong.empty()) wrong = reducers.begin(begin);
   std::vector<size_t> order(count);
   for (size_t i = 0; i < count; i++) order[i] = i;
   std::shuffle(order.begin(), order.end(), own);
@@ -89,32 +90,33 @@ inline std::string window(Twins& twins, const Program& program, Random& common, 
   for (const size_t i : order) {
     if (without || !wrong.empty()) continue;
     if (leaves[i]) {
-      wrong = twins.absent(i);
+      wrong = reducers.absent(i);
     } else {
       ready(i, 9);
     }
   }
   weft_finish_options finish = WEFT_FINISH_OPTIONS_INIT;
   finish.clip_norm = program.clip;
-  constexpr Twins::Waits kWaits[] = {Twins::Waits::kHost, Twins::Waits::kStreams, Twins::Waits::kParams};
+  constexpr ReducerPair::Waits kWaits[] = {ReducerPair::Waits::kHost, ReducerPair::Waits::kStreams,
+                                           ReducerPair::Waits::kParams};
   // In caller mode a parameter's result comes only with finish if norms are computed.
   const auto waits = kWaits[own() % (program.caller && program.normed() ? 2 : 3)];
-  if (wrong.empty()) wrong = twins.finish(finish, waits);
-  if (wrong.empty()) wrong = twins.compare();
-  if (wrong.empty() && program.normed()) wrong = twins.compare_norms();
+  if (wrong.empty()) wrong = reducers.finish(finish, waits);
+  if (wrong.empty()) wrong = reducers.compare();
+  if (wrong.empty() && program.normed()) wrong = reducers.compare_norms();
   return wrong;
 }
 
 // Runs a rank's part: windows, perhaps with a re-plan between them. Returns the first failure.
 inline std::string run_program(Rank& r, const std::vector<Tensor>& tensors, const Program& program,
                                uint64_t common_seed) {
-  Twins twins(r, tensors, program.how);
-  if (!twins.created().empty()) return twins.created();
+  ReducerPair reducers(r, tensors, program.how);
+  if (!reducers.created().empty()) return reducers.created();
   Random common(common_seed), own(common_seed + 1 + static_cast<uint64_t>(r.rank));
   std::string text;
   for (int w = 0; w < program.windows && text.empty(); w++) {
-    if (w == 2 && one_in(common, 2)) text = twins.replan(common() % 5000);
-    if (text.empty()) text = window(twins, program, common, own, static_cast<uint64_t>(w));
+    if (w == 2 && one_in(common, 2)) text = reducers.replan(common() % 5000);
+    if (text.empty()) text = window(reducers, program, common, own, static_cast<uint64_t>(w));
     if (!text.empty())
       text = "rank " + std::to_string(r.rank) + ", window " + std::to_string(w) + ": " + text;
   }
@@ -122,7 +124,7 @@ inline std::string run_program(Rank& r, const std::vector<Tensor>& tensors, cons
 }
 
 inline std::string text_of(const Program& program, uint64_t seed) {
-  const Twins::Options& how = program.how;
+  const ReducerPair::Options& how = program.how;
   return "--rng-seed " + std::to_string(seed) + ", flags " + std::to_string(how.flags) + ", mode " +
          std::to_string(how.mode) + ", reduce_dtype " + std::to_string(how.reduce_dtype) + ", hook " +
          how.hook + ", local " + std::to_string(program.local);

@@ -28,7 +28,7 @@ constexpr int64_t kNeverCameMs = 700;
 constexpr int64_t kOpMs = 20'000;
 constexpr unsigned kLongestS = 200;  // the longest run, on a busy machine
 
-enum class Armed { kForming, kBody };
+enum class Armed { kGroupSetup, kBody };
 
 // The results of a rank's calls.
 struct Outcome {
@@ -58,9 +58,9 @@ void on_bucket(void* data, uint64_t, uint32_t, weft_status) {
 }
 
 // Ranks synchronise before and after the armed part, so that no other code is armed.
-class Meeting {
+class RankBarrier {
  public:
-  void meet(const std::function<void()>& last_one = [] {}) {
+  void wait(const std::function<void()>& last_one = [] {}) {
     const FailingNew::Exempt exempt;
     std::unique_lock lock(mutex_);
     const int round = round_;
@@ -81,8 +81,8 @@ class Meeting {
 };
 
 // Runs one rank, from context creation to its destruction.
-void run_rank(const Case& c, int rank, const std::string& store, Armed armed, uint64_t n, Meeting& meeting,
-              const Body& body, Outcome& out, uint64_t* count) {
+void run_rank(const Case& c, int rank, const std::string& store, Armed armed, uint64_t n,
+              RankBarrier& rank_barrier, const Body& body, Outcome& out, uint64_t* count) {
   weft_context* context = nullptr;
   weft_comm* comm = nullptr;
   weft_context_options context_options = WEFT_CONTEXT_OPTIONS_INIT;
@@ -94,16 +94,16 @@ void run_rank(const Case& c, int rank, const std::string& store, Armed armed, ui
   options.size = kRanks;
   options.store = store.c_str();
   options.backend = c.backend;
-  options.init_timeout_ms = armed == Armed::kForming && n > 0 ? kNeverCameMs : kInitMs;
+  options.init_timeout_ms = armed == Armed::kGroupSetup && n > 0 ? kNeverCameMs : kInitMs;
   options.op_timeout_ms = kOpMs;
   const auto arm = [&] { FailingNew::arm(n); };
   const auto disarm = [&] { *count = FailingNew::disarm(); };
-  if (armed == Armed::kForming) meeting.meet(arm);
+  if (armed == Armed::kGroupSetup) rank_barrier.wait(arm);
   out.take(weft_comm_create(context, &options, &comm, nullptr));
-  if (armed == Armed::kBody) meeting.meet(arm);
+  if (armed == Armed::kBody) rank_barrier.wait(arm);
   if (comm != nullptr) body(context, comm, rank, out);
   out.take(weft_comm_destroy(&comm));
-  meeting.meet(disarm);
+  rank_barrier.wait(disarm);
   weft_comm_destroy(&comm);
   weft_context_destroy(&context);
 }
@@ -113,12 +113,13 @@ std::vector<Outcome> run(const Case& c, Armed armed, uint64_t n, const Body& bod
   static int runs = 0;
   const std::string store =
       "unix:@weft-allocations-" + std::to_string(::getpid()) + "-" + std::to_string(runs++);
-  Meeting meeting;
+  RankBarrier rank_barrier;
   std::vector<Outcome> outcomes(kRanks);
   std::vector<std::thread> threads;
   for (int r = 0; r < kRanks; r++) {
-    threads.emplace_back(
-        [&, r] { run_rank(c, r, store, armed, n, meeting, body, outcomes[static_cast<size_t>(r)], count); });
+    threads.emplace_back([&, r] {
+      run_rank(c, r, store, armed, n, rank_barrier, body, outcomes[static_cast<size_t>(r)], count);
+    });
   }
   for (std::thread& thread : threads) thread.join();
   return outcomes;
@@ -139,7 +140,7 @@ void fail_each(const Case& c, Armed armed, uint64_t most, const Body& body) {
     INFO("allocation " << n << " of about " << count);
     for (const Outcome& out : run(c, armed, n, body, &reached)) {
       INFO(weft_status_string(out.worst));
-      CHECK((!out.late || armed == Armed::kForming));
+      CHECK((!out.late || armed == Armed::kGroupSetup));
       CHECK(out.called == out.posted);
       failed += out.ok() ? 0 : 1;
     }
@@ -291,7 +292,7 @@ void give_to(void*, void* block, uint64_t, int32_t) {
 
 TEST_CASE("a gradient whose copy throws once it is claimed fails the step at once, on all ranks") {
   ::alarm(kLongestS);
-  Meeting meeting;
+  RankBarrier rank_barrier;
   Pool pools[kRanks];
   Outcome outcomes[kRanks];
   std::vector<std::thread> threads;
@@ -340,7 +341,7 @@ TEST_CASE("a gradient whose copy throws once it is claimed fails the step at onc
         return begun != WEFT_OK ? begun : ready != WEFT_OK ? ready : finished;
       };
       out.take(step(3));
-      meeting.meet();
+      rank_barrier.wait();
       pools[rank].empty = rank == 0;
       const weft_status failed = step(rank == 0 ? kRows : 3);
       out.called = failed == WEFT_ERR_NOMEM ? 1 : 0;
@@ -363,7 +364,7 @@ TEST_CASE("a gradient whose copy throws once it is claimed fails the step at onc
 
 TEST_CASE("an allocation that fails during a communicator's creation fails only the creation") {
   for (const Case& c : {Case{"loopback", WEFT_PROGRESS_THREAD}, Case{"shm", WEFT_PROGRESS_THREAD}}) {
-    fail_each(c, Armed::kForming, 25, [](weft_context*, weft_comm* comm, int, Outcome& out) {
+    fail_each(c, Armed::kGroupSetup, 25, [](weft_context*, weft_comm* comm, int, Outcome& out) {
       out.take(weft_barrier(comm, nullptr, nullptr));
     });
   }

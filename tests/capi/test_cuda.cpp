@@ -16,7 +16,7 @@ TEST_CASE("a blocking all_reduce of CUDA buffers comes after the stream's work")
     for (const size_t count : {size_t{1}, size_t{1000}, size_t{3'000'000}}) {
       INFO(backend << " x " << count);
       const FakeCuda fake(1, count);
-      Notes notes;
+      RankFailures failures;
       const std::string error = run(backend.c_str(), 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
         Stream stream;
         DeviceBuffer<float> src(count), dst(count);
@@ -25,16 +25,16 @@ TEST_CASE("a blocking all_reduce of CUDA buffers comes after the stream's work")
           src.write(stream, [&](size_t i) { return static_cast<float>(i % 1000 + size_t(r.rank + round)); });
           const weft_status status = weft_all_reduce(r.comm, src.get(), dst.get(), count, WEFT_DTYPE_F32,
                                                      WEFT_OP_SUM, &options, nullptr);
-          notes.expect(status == WEFT_OK, error_of(r.comm));
+          failures.expect(status == WEFT_OK, error_of(r.comm));
           const std::vector<float> got = dst.read(stream);
           size_t wrong = 0;
           for (size_t i = 0; i < count; i++)
             wrong += got[i] != static_cast<float>(2 * (i % 1000) + 1 + 2 * size_t(round));
-          notes.expect(wrong == 0, std::to_string(wrong) + " wrong");
+          failures.expect(wrong == 0, std::to_string(wrong) + " wrong");
         }
       });
       CHECK(error == "");
-      notes.check();
+      failures.check();
     }
   }
 }
@@ -44,7 +44,7 @@ TEST_CASE(
   for (const std::string backend : kBackends) {
     INFO(backend);
     const FakeCuda fake(1, 7);
-    Notes notes;
+    RankFailures failures;
     std::atomic<int> called{0};
     const std::string error = run(backend.c_str(), 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
       constexpr size_t kCount = 70'000;
@@ -58,7 +58,7 @@ TEST_CASE(
                         &request);
       }
       for (weft_request*& request : first) {
-        notes.expect(weft_request_wait(request, 10'000) == WEFT_OK, "first calls: " + error_of(r.comm));
+        failures.expect(weft_request_wait(request, 10'000) == WEFT_OK, "first calls: " + error_of(r.comm));
         weft_request_release(&request);
       }
       cudaStreamSynchronize(stream.get());
@@ -67,28 +67,28 @@ TEST_CASE(
       buffer.write(stream, [&](size_t i) { return static_cast<int32_t>(i) * (r.rank + 1); });
       weft_request* requests[3] = {};
       for (weft_request*& request : requests) {
-        notes.expect(weft_all_reduce(r.comm, buffer.get(), buffer.get(), kCount, WEFT_DTYPE_I32, WEFT_OP_SUM,
-                                     &options, &request) == WEFT_OK,
-                     "refused: " + error_of(r.comm));
+        failures.expect(weft_all_reduce(r.comm, buffer.get(), buffer.get(), kCount, WEFT_DTYPE_I32,
+                                        WEFT_OP_SUM, &options, &request) == WEFT_OK,
+                        "refused: " + error_of(r.comm));
       }
       // All calls have returned although the stream is held: none of them waited.
       called++;
       uint8_t done = 1;
       weft_request_test(requests[0], &done);
-      notes.expect(done == 0, "done before its stream came to it");
+      failures.expect(done == 0, "done before its stream came to it");
       while (called < 2) std::this_thread::yield();
       __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
       const std::vector<int32_t> got = buffer.read(stream);  // does not wait for the requests
       size_t wrong = 0;
       for (size_t i = 0; i < kCount; i++) wrong += got[i] != static_cast<int32_t>(i) * 3 * 2 * 2;
-      notes.expect(wrong == 0, std::to_string(wrong) + " wrong");
+      failures.expect(wrong == 0, std::to_string(wrong) + " wrong");
       for (weft_request*& request : requests) {
-        notes.expect(weft_request_wait(request, 10'000) == WEFT_OK, "failed");
+        failures.expect(weft_request_wait(request, 10'000) == WEFT_OK, "failed");
         weft_request_release(&request);
       }
     });
     CHECK(error == "");
-    notes.check();
+    failures.check();
   }
 }
 
@@ -96,7 +96,7 @@ TEST_CASE("Weft's concurrent work does not invalidate the program's stream captu
   for (const std::string backend : kBackends) {
     INFO(backend);
     const FakeCuda fake(1, 5);
-    Notes notes;
+    RankFailures failures;
     std::atomic<int> arrived[4] = {};
     const std::string error = run(backend.c_str(), 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
       constexpr size_t kCount = 70'000;
@@ -121,23 +121,23 @@ TEST_CASE("Weft's concurrent work does not invalidate the program's stream captu
       for (int round = 0; round < 2; round++) {
         const weft_status status = weft_all_reduce(r.comm, buffer.get(), buffer.get(), kCount, WEFT_DTYPE_I32,
                                                    WEFT_OP_SUM, &options, nullptr);
-        notes.expect(status == WEFT_OK, error_of(r.comm));
+        failures.expect(status == WEFT_OK, error_of(r.comm));
       }
       meet(arrived[2]);
       if (r.rank == 0) {
         cudaGraph_t graph = nullptr;
-        notes.expect(cudaStreamEndCapture(captured.get(), &graph) == cudaSuccess, "the capture is spoilt");
+        failures.expect(cudaStreamEndCapture(captured.get(), &graph) == cudaSuccess, "the capture is spoilt");
         if (graph != nullptr) cudaGraphDestroy(graph);
       }
       meet(arrived[3]);
-      notes.expect(other.read(stream) == std::vector<int32_t>(16, 7), "what was captured has run");
+      failures.expect(other.read(stream) == std::vector<int32_t>(16, 7), "what was captured has run");
       const std::vector<int32_t> got = buffer.read(stream);
       size_t wrong = 0;
       for (size_t i = 0; i < kCount; i++) wrong += got[i] != 2 * (2 * static_cast<int32_t>(i) + 1);
-      notes.expect(wrong == 0, std::to_string(wrong) + " wrong");
+      failures.expect(wrong == 0, std::to_string(wrong) + " wrong");
     });
     CHECK(error == "");
-    notes.check();
+    failures.check();
   }
 }
 
@@ -145,7 +145,7 @@ TEST_CASE("every collective takes CUDA buffers") {
   for (const std::string backend : kBackends) {
     INFO(backend);
     const FakeCuda fake(1, 3, 20);
-    Notes notes;
+    RankFailures failures;
     const std::string error = run(backend.c_str(), 3, WEFT_PROGRESS_THREAD, [&](Rank& r) {
       // The size makes two chunks where a chunk holds several ranks' blocks.
       constexpr size_t kCount = 150'000;
@@ -157,12 +157,12 @@ TEST_CASE("every collective takes CUDA buffers") {
       const auto value = [](int rank, size_t i) { return static_cast<int64_t>(i) * 10 + rank; };
       // Expects expected(i) in the first count elements of dst.
       const auto check = [&](const char* what, weft_status status, size_t count, auto&& expected) {
-        notes.expect(status == WEFT_OK, std::string(what) + ": " + error_of(c));
+        failures.expect(status == WEFT_OK, std::string(what) + ": " + error_of(c));
         const std::vector<int64_t> got = dst.read(stream);
         size_t wrong = 0;
         for (size_t i = 0; i < count; i++) wrong += got[i] != expected(i);
-        notes.expect(wrong == 0, std::string(what) + ": " + std::to_string(wrong) + " wrong on rank " +
-                                     std::to_string(r.rank));
+        failures.expect(wrong == 0, std::string(what) + ": " + std::to_string(wrong) + " wrong on rank " +
+                                        std::to_string(r.rank));
       };
       const auto fresh = [&] {
         src.write(stream, [&](size_t i) { return value(r.rank, i); });
@@ -196,28 +196,29 @@ TEST_CASE("every collective takes CUDA buffers") {
             [&](size_t i) { return r.rank == 2 ? -1 : value(2, i); });
       fresh();
       if (r.rank == 0) {
-        notes.expect(weft_send(c, src.get(), kAll, kType, 1, &options, nullptr) == WEFT_OK, "send");
+        failures.expect(weft_send(c, src.get(), kAll, kType, 1, &options, nullptr) == WEFT_OK, "send");
       } else if (r.rank == 1) {
         check("recv", weft_recv(c, dst.get(), kAll, kType, 0, &options, nullptr), kAll,
               [&](size_t i) { return value(0, i); });
       }
-      notes.expect(weft_barrier(c, &options, nullptr) == WEFT_OK, "barrier");
+      failures.expect(weft_barrier(c, &options, nullptr) == WEFT_OK, "barrier");
       // Calls with host memory, and with zero elements, between the others.
       int64_t one = 1;
-      notes.expect(
+      failures.expect(
           weft_all_reduce(c, &one, &one, 1, kType, WEFT_OP_SUM, nullptr, nullptr) == WEFT_OK && one == 3,
           "host memory");
-      notes.expect(weft_all_reduce(c, nullptr, nullptr, 0, kType, WEFT_OP_SUM, &options, nullptr) == WEFT_OK,
-                   "nothing");
+      failures.expect(
+          weft_all_reduce(c, nullptr, nullptr, 0, kType, WEFT_OP_SUM, &options, nullptr) == WEFT_OK,
+          "nothing");
     });
     CHECK(error == "");
-    notes.check();
+    failures.check();
   }
 }
 
 TEST_CASE("a context that has used no device detects device memory passed without a stream") {
   const FakeCuda fake(2);
-  Notes notes;
+  RankFailures failures;
   DeviceBuffer<float> device(20'000);
   void* managed = nullptr;
   cudaMallocManaged(&managed, 400, cudaMemAttachGlobal);
@@ -227,15 +228,15 @@ TEST_CASE("a context that has used no device detects device memory passed withou
     const auto reduce = [&](void* src, void* dst, size_t count) {
       return weft_all_reduce(r.comm, src, dst, count, WEFT_DTYPE_F32, WEFT_OP_SUM, nullptr, nullptr);
     };
-    notes.expect(reduce(host.data(), host.data(), 1) == WEFT_OK, "host memory");
+    failures.expect(reduce(host.data(), host.data(), 1) == WEFT_OK, "host memory");
     for (const size_t count : {size_t{1}, size_t{20'000}}) {
-      notes.expect(reduce(device.get(), host.data(), count) == WEFT_ERR_ARG, "from a device: taken");
-      notes.expect(error_of(r.comm).find("src is memory of CUDA device 0, but no stream is given") !=
-                       std::string::npos,
-                   error_of(r.comm));
-      notes.expect(reduce(host.data(), device.get(), count) == WEFT_ERR_ARG, "to a device: taken");
-      notes.expect(error_of(r.comm).find("dst is memory of CUDA device 0") != std::string::npos,
-                   error_of(r.comm));
+      failures.expect(reduce(device.get(), host.data(), count) == WEFT_ERR_ARG, "from a device: taken");
+      failures.expect(error_of(r.comm).find("src is memory of CUDA device 0, but no stream is given") !=
+                          std::string::npos,
+                      error_of(r.comm));
+      failures.expect(reduce(host.data(), device.get(), count) == WEFT_ERR_ARG, "to a device: taken");
+      failures.expect(error_of(r.comm).find("dst is memory of CUDA device 0") != std::string::npos,
+                      error_of(r.comm));
     }
     const int64_t shape = 10;
     int64_t index = 3;
@@ -250,16 +251,16 @@ TEST_CASE("a context that has used no device detects device memory passed withou
     for (const bool indices : {true, false}) {
       const weft_status status = indices ? sparse(device.get(), host.data()) : sparse(&index, device.get());
       const std::string part = indices ? "src->indices is memory of CUDA device 0" : "src->values is memory";
-      notes.expect(status == WEFT_ERR_ARG, "a sparse sum of a device: taken");
-      notes.expect(error_of(r.comm).find(part) != std::string::npos, error_of(r.comm));
+      failures.expect(status == WEFT_ERR_ARG, "a sparse sum of a device: taken");
+      failures.expect(error_of(r.comm).find(part) != std::string::npos, error_of(r.comm));
     }
-    notes.expect(sparse(&index, host.data()) == WEFT_OK, "a sparse sum");
+    failures.expect(sparse(&index, host.data()) == WEFT_OK, "a sparse sum");
     weft_sparse_release(&result);
-    notes.expect(reduce(managed, managed, 100) == WEFT_OK, "managed memory");
-    notes.expect(reduce(host.data(), host.data(), 20'000) == WEFT_OK, "host memory again");
+    failures.expect(reduce(managed, managed, 100) == WEFT_OK, "managed memory");
+    failures.expect(reduce(host.data(), host.data(), 20'000) == WEFT_OK, "host memory again");
   });
   CHECK(error == "");
-  notes.check();
+  failures.check();
   CHECK(cudaFree(managed) == cudaSuccess);
 #ifndef WEFT_TEST_REAL_CUDA
   CHECK_FALSE(fake_cuda_has_context(1));
@@ -269,7 +270,7 @@ TEST_CASE("a context that has used no device detects device memory passed withou
 #ifndef WEFT_TEST_REAL_CUDA  // needs two devices
 TEST_CASE("buffers that are not on the stream's device are refused") {
   const FakeCuda fake(2);
-  Notes notes;
+  RankFailures failures;
   const std::string error = run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
     Stream first(0), second(1);
     DeviceBuffer<float> here(100, 0), there(100, 1);
@@ -279,13 +280,14 @@ TEST_CASE("buffers that are not on the stream's device are refused") {
       options.stream = stream;
       return weft_all_reduce(r.comm, buffer, buffer, count, WEFT_DTYPE_F32, WEFT_OP_SUM, &options, nullptr);
     };
-    notes.expect(status(here.get(), 100, first.view()) == WEFT_OK, "right");
-    notes.expect(status(there.get(), 100, second.view()) == WEFT_OK, "right on the second");
-    notes.expect(status(host.data(), 100, nullptr) == WEFT_OK, "right on the host");
-    notes.expect(error_of(r.comm) == "", "nothing was refused, but: " + error_of(r.comm));
+    failures.expect(status(here.get(), 100, first.view()) == WEFT_OK, "right");
+    failures.expect(status(there.get(), 100, second.view()) == WEFT_OK, "right on the second");
+    failures.expect(status(host.data(), 100, nullptr) == WEFT_OK, "right on the host");
+    failures.expect(error_of(r.comm) == "", "nothing was refused, but: " + error_of(r.comm));
     const auto refused = [&](void* buffer, size_t count, const weft_stream* stream, const std::string& why) {
-      notes.expect(status(buffer, count, stream) == WEFT_ERR_ARG, why + ": taken");
-      notes.expect(error_of(r.comm).find(why) != std::string::npos, "not '" + why + "': " + error_of(r.comm));
+      failures.expect(status(buffer, count, stream) == WEFT_ERR_ARG, why + ": taken");
+      failures.expect(error_of(r.comm).find(why) != std::string::npos,
+                      "not '" + why + "': " + error_of(r.comm));
     };
     refused(host.data(), 100, first.view(),
             "all_reduce: src is host memory, or freed, but the stream is of CUDA device 0");
@@ -302,7 +304,7 @@ TEST_CASE("buffers that are not on the stream's device are refused") {
     void* pinned = nullptr;
     cudaHostAlloc(&pinned, 400, 0);
     refused(pinned, 100, first.view(), "all_reduce: src is pinned host memory");
-    notes.expect(status(pinned, 100, nullptr) == WEFT_OK, "pinned memory without a stream");
+    failures.expect(status(pinned, 100, nullptr) == WEFT_OK, "pinned memory without a stream");
     cudaFreeHost(pinned);
     weft_stream wrong = *second.view();
     wrong.device = 0;
@@ -312,10 +314,10 @@ TEST_CASE("buffers that are not on the stream's device are refused") {
     wrong = {sizeof wrong, 7, 0, nullptr};
     refused(here.get(), 100, &wrong, "weft_stream.kind is 7: allowed are");
     // The errors above have not harmed the communicator.
-    notes.expect(status(here.get(), 100, first.view()) == WEFT_OK, "right again");
+    failures.expect(status(here.get(), 100, first.view()) == WEFT_OK, "right again");
   });
   CHECK(error == "");
-  notes.check();
+  failures.check();
 }
 #endif
 
@@ -323,7 +325,7 @@ TEST_CASE("a rank with CUDA buffers and one with host buffers differ by name") {
   for (const std::string backend : kBackends) {
     INFO(backend);
     const FakeCuda fake;
-    Notes notes;
+    RankFailures failures;
     const std::string error = run(backend.c_str(), 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
       Stream stream;
       DeviceBuffer<float> buffer(100);
@@ -333,11 +335,11 @@ TEST_CASE("a rank with CUDA buffers and one with host buffers differ by name") {
                                                                WEFT_DTYPE_F32, WEFT_OP_SUM, &options, nullptr)
                                              : weft_all_reduce(r.comm, host.data(), host.data(), 100,
                                                                WEFT_DTYPE_F32, WEFT_OP_SUM, nullptr, nullptr);
-      notes.expect(status == WEFT_ERR_MISMATCH, std::to_string(status));
-      notes.expect(error_of(r.comm).find("of CUDA memory") != std::string::npos, error_of(r.comm));
+      failures.expect(status == WEFT_ERR_MISMATCH, std::to_string(status));
+      failures.expect(error_of(r.comm).find("of CUDA memory") != std::string::npos, error_of(r.comm));
     });
     CHECK(error == "");
-    notes.check();
+    failures.check();
   }
 }
 
@@ -345,7 +347,7 @@ TEST_CASE("a stream continues when the operation that it waits for fails") {
   for (const std::string backend : kBackends) {
     INFO(backend);
     const FakeCuda fake;
-    Notes notes;
+    RankFailures failures;
     const std::string error = run(backend.c_str(), 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
       Stream stream;
       DeviceBuffer<float> buffer(5000);
@@ -360,22 +362,22 @@ TEST_CASE("a stream continues when the operation that it waits for fails") {
         weft_all_reduce(r.comm, buffer.get(), buffer.get(), 5000, WEFT_DTYPE_F32, WEFT_OP_SUM, &options,
                         &request);
       }
-      notes.expect(cudaStreamSynchronize(stream.get()) == cudaSuccess, "the stream hangs");
+      failures.expect(cudaStreamSynchronize(stream.get()) == cudaSuccess, "the stream hangs");
       for (weft_request*& request : requests) {
         if (request == nullptr) continue;  // the abort came first
-        notes.expect(weft_request_wait(request, 10'000) == WEFT_ERR_ABORTED, "not aborted");
+        failures.expect(weft_request_wait(request, 10'000) == WEFT_ERR_ABORTED, "not aborted");
         weft_request_release(&request);
       }
     });
     CHECK(error == "");
-    notes.check();
+    failures.check();
   }
 }
 
 #ifndef WEFT_TEST_REAL_CUDA  // needs a driver that fails on demand
 TEST_CASE("a device error fails the communicator on all ranks") {
   const FakeCuda fake;
-  Notes notes;
+  RankFailures failures;
   const std::string error = run("shm", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
     Stream stream;
     DeviceBuffer<float> buffer(5000);
@@ -384,16 +386,16 @@ TEST_CASE("a device error fails the communicator on all ranks") {
       return weft_all_reduce(r.comm, buffer.get(), buffer.get(), 5000, WEFT_DTYPE_F32, WEFT_OP_SUM, &options,
                              nullptr);
     };
-    notes.expect(reduce() == WEFT_OK, "first");
+    failures.expect(reduce() == WEFT_OK, "first");
     weft_barrier(r.comm, nullptr, nullptr);
     if (r.rank == 0) fake_cuda_fail("cudaMemcpyAsync", cudaErrorUnknown);
     weft_barrier(r.comm, nullptr, nullptr);
     const weft_status status = reduce();
-    notes.expect(status == WEFT_ERR_SYSTEM || status == WEFT_ERR_PEER_FAILED, std::to_string(status));
-    notes.expect(error_of(r.comm).find("CUDA: a copy") != std::string::npos, error_of(r.comm));
+    failures.expect(status == WEFT_ERR_SYSTEM || status == WEFT_ERR_PEER_FAILED, std::to_string(status));
+    failures.expect(error_of(r.comm).find("CUDA: a copy") != std::string::npos, error_of(r.comm));
   });
   CHECK(error == "");
-  notes.check();
+  failures.check();
 }
 
 TEST_CASE("an unusable CUDA runtime is reported with the reason") {

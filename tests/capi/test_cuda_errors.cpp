@@ -36,7 +36,7 @@ std::string step(Rank& r, const Stream& stream, float* gradient) {
 
 // Makes every kind of call that uses CUDA on this thread, including failing ones. Calls `check` after each.
 template <class Check>
-void use_device(Rank& r, Notes* notes, Check&& check) {
+void use_device(Rank& r, RankFailures* failures, Check&& check) {
   const Stream stream;
   DeviceBuffer<float> buffer(kCount);
   std::vector<float> host(kCount);
@@ -45,16 +45,16 @@ void use_device(Rank& r, Notes* notes, Check&& check) {
   const auto reduce = [&](float* at, weft_request** request) {
     return weft_all_reduce(r.comm, at, at, kCount, WEFT_DTYPE_F32, WEFT_OP_SUM, &options, request);
   };
-  notes->expect(reduce(buffer.get(), nullptr) == WEFT_OK, error_of(r.comm));
+  failures->expect(reduce(buffer.get(), nullptr) == WEFT_OK, error_of(r.comm));
   check("a collective");
   weft_request* request = nullptr;
-  notes->expect(reduce(buffer.get(), &request) == WEFT_OK, error_of(r.comm));
-  notes->expect(weft_request_wait(request, 10'000) == WEFT_OK, error_of(r.comm));
+  failures->expect(reduce(buffer.get(), &request) == WEFT_OK, error_of(r.comm));
+  failures->expect(weft_request_wait(request, 10'000) == WEFT_OK, error_of(r.comm));
   weft_request_release(&request);
   check("a collective with a request");
-  notes->expect(reduce(host.data(), nullptr) == WEFT_ERR_ARG, "host memory was taken");
+  failures->expect(reduce(host.data(), nullptr) == WEFT_ERR_ARG, "host memory was taken");
   check("host memory on a stream");
-  notes->expect(step(r, stream, buffer.get()));
+  failures->expect(step(r, stream, buffer.get()));
   check("a step");
 }
 
@@ -64,17 +64,17 @@ TEST_CASE("a CUDA error that the program has yet to read outlives Weft's calls, 
   for (const int32_t progress : kModes) {
     for (const bool pending : {true, false}) {
       const FakeCuda fake(2, 3, 2000);
-      Notes notes;
-      notes.expect(run("loopback", 2, progress, [&](Rank& r) {
+      RankFailures failures;
+      failures.expect(run("loopback", 2, progress, [&](Rank& r) {
         const cudaError_t expected = pending ? cudaErrorInvalidDevice : cudaSuccess;
         if (pending) cudaSetDevice(99);
-        use_device(r, &notes, [&](const char* what) {
+        use_device(r, &failures, [&](const char* what) {
           const cudaError_t last = cudaPeekAtLastError();
-          if (last != expected) notes.expect(std::string(what) + ": " + std::to_string(last));
+          if (last != expected) failures.expect(std::string(what) + ": " + std::to_string(last));
         });
-        notes.expect(cudaGetLastError() == expected, "the last error");
+        failures.expect(cudaGetLastError() == expected, "the last error");
       }));
-      notes.check();
+      failures.check();
     }
   }
 }
@@ -83,20 +83,20 @@ TEST_CASE("a CUDA error that the program has yet to read outlives Weft's calls, 
 TEST_CASE("a CUDA call that fails inside Weft leaves the program's last error alone") {
   for (const char* const call : {"cudaMemcpyAsync", "cudaEventRecord", "cudaEventCreateWithFlags"}) {
     const FakeCuda fake;
-    Notes notes;
-    notes.expect(run("loopback", 1, WEFT_PROGRESS_CALLER, [&](Rank& r) {
+    RankFailures failures;
+    failures.expect(run("loopback", 1, WEFT_PROGRESS_CALLER, [&](Rank& r) {
       const Stream stream;
       DeviceBuffer<float> buffer(kCount);
       cudaSetDevice(99);
       fake_cuda_fail(call, cudaErrorMemoryAllocation);
       const weft_coll_options options = on(stream);
-      notes.expect(weft_all_reduce(r.comm, buffer.get(), buffer.get(), kCount, WEFT_DTYPE_F32, WEFT_OP_SUM,
-                                   &options, nullptr) != WEFT_OK,
-                   std::string(call) + " does not fail");
+      failures.expect(weft_all_reduce(r.comm, buffer.get(), buffer.get(), kCount, WEFT_DTYPE_F32, WEFT_OP_SUM,
+                                      &options, nullptr) != WEFT_OK,
+                      std::string(call) + " does not fail");
       fake_cuda_fail(call, 0);
-      notes.expect(cudaGetLastError() == cudaErrorInvalidDevice, call);
+      failures.expect(cudaGetLastError() == cudaErrorInvalidDevice, call);
     }));
-    notes.check();
+    failures.check();
   }
 }
 #endif

@@ -18,7 +18,7 @@ constexpr int64_t kCount = 5000;
 // Runs two ranks whose contexts never hold a stream. Returns the errors of their creation.
 std::string run_waiting(int32_t progress, const std::function<void(Rank&)>& body) {
   Gathering gathering(2);
-  Notes notes;
+  RankFailures failures;
   std::string errors[2];
   std::vector<std::thread> threads;
   for (int r = 0; r < 2; r++) {
@@ -69,8 +69,8 @@ bool done(weft_request* request) {
 TEST_CASE("with WEFT_CONTEXT_HOST_WAITS a call on a stream returns when its operation is over") {
   for (const int32_t progress : kModes) {
     const FakeCuda fake(1, 2, 300);
-    Notes notes;
-    notes.expect(run_waiting(progress, [&](Rank& r) {
+    RankFailures failures;
+    failures.expect(run_waiting(progress, [&](Rank& r) {
       const Stream stream;
       DeviceBuffer<float> one(kCount), two(kCount);
       const auto mine = static_cast<float>(r.rank + 1);
@@ -82,28 +82,28 @@ TEST_CASE("with WEFT_CONTEXT_HOST_WAITS a call on a stream returns when its oper
                                &options, request);
       };
       weft_request* request = nullptr;
-      notes.expect(reduce(one, &request) == WEFT_OK && done(request), "a request");
+      failures.expect(reduce(one, &request) == WEFT_OK && done(request), "a request");
       weft_request_release(&request);
-      notes.expect(free_something(), "cudaFree behind a request");
+      failures.expect(free_something(), "cudaFree behind a request");
       weft_request* all = nullptr;
       weft_group_begin(r.comm);
       reduce(one, nullptr);
       reduce(two, nullptr);
-      notes.expect(weft_group_end(r.comm, &all) == WEFT_OK && done(all), "a group's request");
+      failures.expect(weft_group_end(r.comm, &all) == WEFT_OK && done(all), "a group's request");
       weft_request_release(&all);
-      notes.expect(free_something(), "cudaFree behind a group");
-      notes.expect(one.read(stream) == std::vector<float>(kCount, 6), "the first sums");
-      notes.expect(two.read(stream) == std::vector<float>(kCount, 3), "the second sums");
+      failures.expect(free_something(), "cudaFree behind a group");
+      failures.expect(one.read(stream) == std::vector<float>(kCount, 6), "the first sums");
+      failures.expect(two.read(stream) == std::vector<float>(kCount, 3), "the second sums");
     }));
-    notes.check();
+    failures.check();
   }
 }
 
 TEST_CASE("with WEFT_CONTEXT_HOST_WAITS finish and weft_reducer_stream_wait_param wait on the host") {
   for (const int32_t progress : kModes) {
     const FakeCuda fake(1, 4, 300);
-    Notes notes;
-    notes.expect(run_waiting(progress, [&](Rank& r) {
+    RankFailures failures;
+    failures.expect(run_waiting(progress, [&](Rank& r) {
       const Stream stream;
       DeviceBuffer<float> gradient(kCount);
       weft_param param = WEFT_PARAM_INIT;
@@ -118,29 +118,29 @@ TEST_CASE("with WEFT_CONTEXT_HOST_WAITS finish and weft_reducer_stream_wait_para
       weft_reducer* reducer = nullptr;
       weft_error error = WEFT_ERROR_INIT;
       const bool created = weft_reducer_create(r.comm, &options, &reducer, &error) == WEFT_OK;
-      notes.expect(created, error.text);
+      failures.expect(created, error.text);
       if (!created) return;
       weft_finish_options finish = WEFT_FINISH_OPTIONS_INIT;
       finish.stream = stream.view();
       for (int step = 0; step < 2; step++) {
         gradient.write(stream, [&](size_t) { return static_cast<float>(r.rank + step); });
-        notes.expect(weft_reducer_begin(reducer, nullptr) == WEFT_OK, "begin");
-        notes.expect(weft_reducer_ready(reducer, 0, gradient.get(), stream.view()) == WEFT_OK, "ready");
+        failures.expect(weft_reducer_begin(reducer, nullptr) == WEFT_OK, "begin");
+        failures.expect(weft_reducer_ready(reducer, 0, gradient.get(), stream.view()) == WEFT_OK, "ready");
         if (step == 1) {
-          notes.expect(weft_reducer_stream_wait_param(reducer, 0, stream.view()) == WEFT_OK, "wait");
-          notes.expect(free_something(), "cudaFree inside a step");
+          failures.expect(weft_reducer_stream_wait_param(reducer, 0, stream.view()) == WEFT_OK, "wait");
+          failures.expect(free_something(), "cudaFree inside a step");
         }
-        notes.expect(weft_reducer_finish(reducer, &finish) == WEFT_OK, "finish");
-        notes.expect(free_something(), "cudaFree behind a step");
+        failures.expect(weft_reducer_finish(reducer, &finish) == WEFT_OK, "finish");
+        failures.expect(free_something(), "cudaFree behind a step");
         // As where streams wait: the program may ask for the result once.
-        notes.expect(weft_reducer_finish(reducer, nullptr) == WEFT_OK, "the result");
-        notes.expect(weft_reducer_finish(reducer, nullptr) == WEFT_ERR_STATE, "the result, twice");
-        notes.expect(gradient.read(stream) == std::vector<float>(kCount, 0.5f + static_cast<float>(step)),
-                     "the averages");
+        failures.expect(weft_reducer_finish(reducer, nullptr) == WEFT_OK, "the result");
+        failures.expect(weft_reducer_finish(reducer, nullptr) == WEFT_ERR_STATE, "the result, twice");
+        failures.expect(gradient.read(stream) == std::vector<float>(kCount, 0.5f + static_cast<float>(step)),
+                        "the averages");
       }
       weft_reducer_destroy(&reducer);
     }));
-    notes.check();
+    failures.check();
   }
 }
 

@@ -12,12 +12,13 @@ TEST_CASE("random programs give the bits of their twins in host memory") {
     program.caller = round % 4 == 3;
     const uint64_t common_seed = random();
     const FakeCuda fake(2, seed, 1 + static_cast<int>(random() % 80));
-    Notes notes;
+    RankFailures failures;
     const char* const backend = kBackends[round % 2];
     INFO(text_of(program, seed) << ", " << backend);
-    notes.expect(run(backend, program.ranks, kModes[program.caller ? 1 : 0],
-                     [&](Rank& r) { notes.expect(run_program(r, mixed_tensors(), program, common_seed)); }));
-    notes.check();
-    if (!notes.empty()) return;
+    failures.expect(run(backend, program.ranks, kModes[program.caller ? 1 : 0], [&](Rank& r) {
+      failures.expect(run_program(r, mixed_tensors(), program, common_seed));
+    }));
+    failures.check();
+    if (!failures.empty()) return;
   }
 }

@@ -1,6 +1,6 @@
 // Reducers with gradients on CUDA devices and on the host. Each is compared with a twin in host memory, whose
 // results must have the same bits. Runs on the fake CUDA, which delays all work and runs it in halves.
-#include "capi/twin.h"
+#include "capi/reducer_pair.h"
 
 using namespace weft_test;
 
@@ -13,23 +13,23 @@ weft_begin_options begins(uint64_t flags = 0) {
 }
 
 // Runs a step in which all gradients become ready, in an order drawn from the seed.
-std::string step(Twins& twins, uint64_t seed, bool on_streams,
+std::string step(ReducerPair& reducers, uint64_t seed, bool on_streams,
                  weft_finish_options finish = WEFT_FINISH_OPTIONS_INIT) {
-  std::string wrong = twins.begin(begins());
-  std::vector<size_t> order(twins.tensors().size());
+  std::string wrong = reducers.begin(begins());
+  std::vector<size_t> order(reducers.tensors().size());
   for (size_t i = 0; i < order.size(); i++) order[i] = i;
   std::mt19937_64 random(seed);
   std::shuffle(order.begin(), order.end(), random);
   for (const size_t i : order) {
-    if (wrong.empty()) wrong = twins.ready(i, seed + i);
+    if (wrong.empty()) wrong = reducers.ready(i, seed + i);
   }
-  return wrong.empty() ? twins.finish(finish, on_streams) : wrong;
+  return wrong.empty() ? reducers.finish(finish, on_streams) : wrong;
 }
 
-std::string begin_error(Twins& twins) {
+std::string begin_error(ReducerPair& reducers) {
   const weft_begin_options options = begins();
-  if (weft_reducer_begin(twins.device(), &options) == WEFT_OK) return "";
-  return Twins::error(twins.device());
+  if (weft_reducer_begin(reducers.device(), &options) == WEFT_OK) return "";
+  return ReducerPair::error(reducers.device());
 }
 
 bool has(const std::string& text, const std::string& part) {
@@ -45,16 +45,16 @@ TEST_CASE("gradients on two devices and on the host are averaged as those of the
         for (const bool on_streams : {false, true}) {
           INFO(backend << ", progress " << mode << ", gradients " << gradients << ", streams " << on_streams);
           const FakeCuda fake(2, 5, 60);
-          Notes notes;
-          notes.expect(run(backend.c_str(), 2, mode, [&](Rank& r) {
-            Twins twins(r, mixed_tensors(), {.mode = gradients, .limit = 400});
-            notes.expect(twins.created());
-            for (uint64_t seed = 1; seed < 4 && twins.created().empty(); seed++) {
-              notes.expect(step(twins, seed * 100, on_streams));
-              notes.expect(twins.compare());
+          RankFailures failures;
+          failures.expect(run(backend.c_str(), 2, mode, [&](Rank& r) {
+            ReducerPair reducers(r, mixed_tensors(), {.mode = gradients, .limit = 400});
+            failures.expect(reducers.created());
+            for (uint64_t seed = 1; seed < 4 && reducers.created().empty(); seed++) {
+              failures.expect(step(reducers, seed * 100, on_streams));
+              failures.expect(reducers.compare());
             }
           }));
-          notes.check();
+          failures.check();
         }
       }
     }
@@ -63,28 +63,28 @@ TEST_CASE("gradients on two devices and on the host are averaged as those of the
 
 TEST_CASE("finish with streams does not wait, and later work on the streams follows the results") {
   const FakeCuda fake(2, 3, 100);
-  Notes notes;
+  RankFailures failures;
   std::atomic<int> called{0};
-  notes.expect(run("shm", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
-    Twins twins(r, mixed_tensors(), {});
+  failures.expect(run("shm", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+    ReducerPair reducers(r, mixed_tensors(), {});
     // A first step makes allocations, which may wait for the device: it runs before the stream is held.
-    notes.expect(step(twins, 5, true));
-    notes.expect(twins.compare());
+    failures.expect(step(reducers, 5, true));
+    failures.expect(reducers.compare());
     int gate = 0;
-    twins.stream(0, 0).hold(&gate);  // gradients that are queued behind this are computed later
-    notes.expect(step(twins, 7, true));
+    reducers.stream(0, 0).hold(&gate);  // gradients that are queued behind this are computed later
+    failures.expect(step(reducers, 7, true));
     called++;
     while (called < 2) std::this_thread::yield();  // no finish has waited for the held stream
     __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
-    notes.expect(twins.compare());
-    notes.expect(weft_reducer_finish(twins.device(), nullptr) == WEFT_OK,
-                 "finish once more says how it went");
-    notes.expect(weft_reducer_finish(twins.device(), nullptr) == WEFT_ERR_STATE, "it says so once");
-    notes.expect(step(twins, 9, true));
-    notes.expect(step(twins, 11, false));
-    notes.expect(twins.compare());
+    failures.expect(reducers.compare());
+    failures.expect(weft_reducer_finish(reducers.device(), nullptr) == WEFT_OK,
+                    "finish once more says how it went");
+    failures.expect(weft_reducer_finish(reducers.device(), nullptr) == WEFT_ERR_STATE, "it says so once");
+    failures.expect(step(reducers, 9, true));
+    failures.expect(step(reducers, 11, false));
+    failures.expect(reducers.compare());
   }));
-  notes.check();
+  failures.check();
 }
 
 TEST_CASE("hooks work on buckets of devices, with the bits of their host twins") {
@@ -94,114 +94,117 @@ TEST_CASE("hooks work on buckets of devices, with the bits of their host twins")
   for (const auto& hook : kHooks) {
     INFO(hook.first);
     const FakeCuda fake(2, 4, 30);
-    Notes notes;
-    notes.expect(run("shm", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
-      Twins::Options how;
+    RankFailures failures;
+    failures.expect(run("shm", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+      ReducerPair::Options how;
       how.hook = hook.first;
       how.hook_options = hook.second;
-      Twins twins(r, mixed_tensors(), how);
-      notes.expect(twins.created());
-      for (uint64_t seed = 1; seed < 4 && twins.created().empty(); seed++) {
-        notes.expect(step(twins, seed * 100, seed == 2));
-        notes.expect(twins.compare());
+      ReducerPair reducers(r, mixed_tensors(), how);
+      failures.expect(reducers.created());
+      for (uint64_t seed = 1; seed < 4 && reducers.created().empty(); seed++) {
+        failures.expect(step(reducers, seed * 100, seed == 2));
+        failures.expect(reducers.compare());
       }
     }));
-    notes.check();
+    failures.check();
   }
 }
 
 TEST_CASE("a failed step lets the streams continue, and the next call returns the reason") {
   const FakeCuda fake(2, 6, 50);
-  Notes notes;
-  notes.expect(run("shm", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
-    Twins twins(r, mixed_tensors(), {});
+  RankFailures failures;
+  failures.expect(run("shm", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+    ReducerPair reducers(r, mixed_tensors(), {});
     if (r.rank == 1) {
       weft_comm_abort(r.comm, nullptr);
       return;
     }
     const weft_begin_options begin = begins();
-    if (weft_reducer_begin(twins.device(), &begin) != WEFT_OK) return;  // the failure came before the step
+    if (weft_reducer_begin(reducers.device(), &begin) != WEFT_OK) return;  // the failure came before the step
     bool ready = true;
-    for (size_t i = 0; i < twins.tensors().size(); i++) {
-      const Tensor& tensor = twins.tensors()[i];
-      const weft_stream* const stream = tensor.device == kHost ? nullptr : twins.stream(tensor.device).view();
-      ready &= weft_reducer_ready(twins.device(), i, nullptr, stream) == WEFT_OK;
+    for (size_t i = 0; i < reducers.tensors().size(); i++) {
+      const Tensor& tensor = reducers.tensors()[i];
+      const weft_stream* const stream =
+          tensor.device == kHost ? nullptr : reducers.stream(tensor.device).view();
+      ready &= weft_reducer_ready(reducers.device(), i, nullptr, stream) == WEFT_OK;
     }
     weft_finish_options finish = WEFT_FINISH_OPTIONS_INIT;
-    finish.stream = twins.stream(0).view();
-    const weft_status finished = weft_reducer_finish(twins.device(), &finish);
-    notes.expect(cudaStreamSynchronize(twins.stream(0).get()) == cudaSuccess, "the stream hangs");
+    finish.stream = reducers.stream(0).view();
+    const weft_status finished = weft_reducer_finish(reducers.device(), &finish);
+    failures.expect(cudaStreamSynchronize(reducers.stream(0).get()) == cudaSuccess, "the stream hangs");
     if (!ready || finished != WEFT_OK) return;
-    notes.expect(begin_error(twins) != "", "the step has failed");
+    failures.expect(begin_error(reducers) != "", "the step has failed");
   }));
-  notes.check();
+  failures.check();
 }
 
 TEST_CASE("a stream whose capture begins inside a step fails the step by name, and the capture continues") {
   const FakeCuda fake;
-  Notes notes;
-  notes.expect(run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
-    Twins twins(r, {{"first", {64}}, {"last", {64}}}, {.limit = 1 << 20});
-    weft_reducer* const reducer = twins.device();
+  RankFailures failures;
+  failures.expect(run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+    ReducerPair reducers(r, {{"first", {64}}, {"last", {64}}}, {.limit = 1 << 20});
+    weft_reducer* const reducer = reducers.device();
     DeviceBuffer<float> first(64), last(64);
-    const Stream& stream = twins.stream(0);
+    const Stream& stream = reducers.stream(0);
     const weft_begin_options begin = begins();
-    notes.expect(weft_reducer_begin(reducer, &begin) == WEFT_OK, "begin");
-    notes.expect(weft_reducer_ready(reducer, 0, first.get(), stream.view()) == WEFT_OK, "first");
+    failures.expect(weft_reducer_begin(reducer, &begin) == WEFT_OK, "begin");
+    failures.expect(weft_reducer_ready(reducer, 0, first.get(), stream.view()) == WEFT_OK, "first");
     cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeGlobal);
     // The stream was noted with the first gradient. It is checked again with the bucket's last gradient.
-    notes.expect(weft_reducer_ready(reducer, 1, last.get(), stream.view()) == WEFT_OK, "last");
-    notes.expect(weft_reducer_finish(reducer, nullptr) != WEFT_OK, "finished");
-    notes.expect(has(Twins::error(reducer), "is being captured into a graph"), Twins::error(reducer));
+    failures.expect(weft_reducer_ready(reducer, 1, last.get(), stream.view()) == WEFT_OK, "last");
+    failures.expect(weft_reducer_finish(reducer, nullptr) != WEFT_OK, "finished");
+    failures.expect(has(ReducerPair::error(reducer), "is being captured into a graph"),
+                    ReducerPair::error(reducer));
     cudaGraph_t graph = nullptr;
-    notes.expect(cudaStreamEndCapture(stream.get(), &graph) == cudaSuccess, "the capture is spoilt");
+    failures.expect(cudaStreamEndCapture(stream.get(), &graph) == cudaSuccess, "the capture is spoilt");
     cudaGraphDestroy(graph);
   }));
-  notes.check();
+  failures.check();
 }
 
 TEST_CASE("a stream that hangs fails the step at its deadline, by name") {
   const FakeCuda fake(2, 6, 50);
-  Notes notes;
-  notes.expect(run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+  RankFailures failures;
+  failures.expect(run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
     int gate = 0;
     {
-      Twins twins(r, {{"late", {5}}}, {});
+      ReducerPair reducers(r, {{"late", {5}}}, {});
       weft_reducer* reducer = nullptr;
-      const std::vector<weft_param> params = twins.params(true);
+      const std::vector<weft_param> params = reducers.params(true);
       weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
       options.params = params.data();
       options.param_count = 1;
       options.timeout_ms = 1000;
-      notes.expect(weft_reducer_create(r.comm, &options, &reducer, nullptr) == WEFT_OK, "create");
+      failures.expect(weft_reducer_create(r.comm, &options, &reducer, nullptr) == WEFT_OK, "create");
       weft_finish_options finish = WEFT_FINISH_OPTIONS_INIT;
-      finish.stream = twins.stream(0, 1).view();
+      finish.stream = reducers.stream(0, 1).view();
       // A first step makes allocations, which may wait for the device: it runs before the stream is held.
       weft_reducer_begin(reducer, nullptr);
-      notes.expect(weft_reducer_ready(reducer, 0, nullptr, twins.stream(0).view()) == WEFT_OK, "ready");
-      notes.expect(weft_reducer_finish(reducer, &finish) == WEFT_OK, "finish");
+      failures.expect(weft_reducer_ready(reducer, 0, nullptr, reducers.stream(0).view()) == WEFT_OK, "ready");
+      failures.expect(weft_reducer_finish(reducer, &finish) == WEFT_OK, "finish");
       weft_reducer_begin(reducer, nullptr);
-      twins.stream(0).hold(&gate);
-      notes.expect(weft_reducer_ready(reducer, 0, nullptr, twins.stream(0).view()) == WEFT_OK, "ready");
-      notes.expect(weft_reducer_finish(reducer, &finish) == WEFT_OK, "finish");
-      notes.expect(cudaStreamSynchronize(twins.stream(0, 1).get()) == cudaSuccess, "the other stream hangs");
-      notes.expect(weft_reducer_finish(reducer, nullptr) == WEFT_ERR_TIMEOUT, "finish once more");
-      const std::string text = Twins::error(reducer);
-      notes.expect(has(text, "gradients of bucket 0 ['late'] are not complete on the program's streams"),
-                   text);
+      reducers.stream(0).hold(&gate);
+      failures.expect(weft_reducer_ready(reducer, 0, nullptr, reducers.stream(0).view()) == WEFT_OK, "ready");
+      failures.expect(weft_reducer_finish(reducer, &finish) == WEFT_OK, "finish");
+      failures.expect(cudaStreamSynchronize(reducers.stream(0, 1).get()) == cudaSuccess,
+                      "the other stream hangs");
+      failures.expect(weft_reducer_finish(reducer, nullptr) == WEFT_ERR_TIMEOUT, "finish once more");
+      const std::string text = ReducerPair::error(reducer);
+      failures.expect(has(text, "gradients of bucket 0 ['late'] are not complete on the program's streams"),
+                      text);
       __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
       weft_reducer_destroy(&reducer);
     }
   }));
-  notes.check();
+  failures.check();
 }
 
 #ifndef WEFT_TEST_REAL_CUDA  // needs two devices
 TEST_CASE("a gradient that is not on the declared device is refused by the parameter's name") {
   const FakeCuda fake(2);
-  Notes notes;
-  notes.expect(run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
-    Twins twins(
+  RankFailures failures;
+  failures.expect(run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+    ReducerPair reducers(
         r, {{"here", {64}}, {"there", {64}, WEFT_DTYPE_F32, 1}, {"host", {64}, WEFT_DTYPE_F32, kHost}}, {});
     DeviceBuffer<float> first(64, 0), second(64, 1), gone(64, 0);
     void* freed = nullptr;
@@ -209,27 +212,27 @@ TEST_CASE("a gradient that is not on the declared device is refused by the param
     cudaMalloc(&freed, 256);
     cudaFree(freed);
     std::vector<float> memory(64);
-    weft_reducer* const reducer = twins.device();
+    weft_reducer* const reducer = reducers.device();
     const weft_begin_options begin = begins();
-    notes.expect(weft_reducer_begin(reducer, &begin) == WEFT_OK, "begin");
+    failures.expect(weft_reducer_begin(reducer, &begin) == WEFT_OK, "begin");
     const auto refused = [&](uint64_t param, void* gradient, const weft_stream* stream, const char* why) {
       const weft_status status = weft_reducer_ready(reducer, param, gradient, stream);
-      notes.expect(status == WEFT_ERR_ARG || status == WEFT_ERR_UNSUPPORTED, std::string(why) + ": taken");
-      notes.expect(has(Twins::error(reducer), why),
-                   "not '" + std::string(why) + "': " + Twins::error(reducer));
-      notes.expect(has(Twins::error(reducer), twins.tensors()[param].name),
-                   "no name: " + Twins::error(reducer));
+      failures.expect(status == WEFT_ERR_ARG || status == WEFT_ERR_UNSUPPORTED, std::string(why) + ": taken");
+      failures.expect(has(ReducerPair::error(reducer), why),
+                      "not '" + std::string(why) + "': " + ReducerPair::error(reducer));
+      failures.expect(has(ReducerPair::error(reducer), reducers.tensors()[param].name),
+                      "no name: " + ReducerPair::error(reducer));
     };
-    const weft_stream* const on = twins.stream(0).view();
+    const weft_stream* const on = reducers.stream(0).view();
     refused(0, memory.data(), on, "is in host memory, or freed, but weft_param declares CUDA device 0");
     refused(0, freed, on, "is in host memory, or freed");
     refused(0, second.get(), on, "is in the memory of another device");
     refused(0, first.get() + 32, on, "ends in host memory");
     refused(0, reinterpret_cast<char*>(first.get()) + 1, on, "not aligned");
     refused(0, first.get(), nullptr, "pass the weft_stream");
-    refused(0, first.get(), twins.stream(1).view(),
+    refused(0, first.get(), reducers.stream(1).view(),
             "the stream is of CUDA device 1, and the gradient is on device 0");
-    weft_stream wrong = *twins.stream(1).view();
+    weft_stream wrong = *reducers.stream(1).view();
     wrong.device = 0;
     refused(0, first.get(), &wrong, "the stream belongs to device 1");
     const weft_stream of_thread = {sizeof of_thread, WEFT_DEVICE_CUDA, 0, cudaStreamPerThread};
@@ -238,24 +241,25 @@ TEST_CASE("a gradient that is not on the declared device is refused by the param
             "is in memory of CUDA device 0, but weft_param.device_kind declares host memory");
     refused(2, memory.data(), on, "the stream belongs to a device");
     // Correct calls are accepted after all these errors.
-    notes.expect(weft_reducer_ready(reducer, 0, first.get(), on) == WEFT_OK, "here");
-    notes.expect(weft_reducer_ready(reducer, 1, second.get(), twins.stream(1).view()) == WEFT_OK, "there");
-    notes.expect(weft_reducer_ready(reducer, 2, memory.data(), nullptr) == WEFT_OK, "host");
-    notes.expect(weft_reducer_ready(reducer, 0, first.get(), on) == WEFT_ERR_STATE, "twice");
-    notes.expect(weft_reducer_finish(reducer, nullptr) == WEFT_OK, "finish");
+    failures.expect(weft_reducer_ready(reducer, 0, first.get(), on) == WEFT_OK, "here");
+    failures.expect(weft_reducer_ready(reducer, 1, second.get(), reducers.stream(1).view()) == WEFT_OK,
+                    "there");
+    failures.expect(weft_reducer_ready(reducer, 2, memory.data(), nullptr) == WEFT_OK, "host");
+    failures.expect(weft_reducer_ready(reducer, 0, first.get(), on) == WEFT_ERR_STATE, "twice");
+    failures.expect(weft_reducer_finish(reducer, nullptr) == WEFT_OK, "finish");
     weft_error error = WEFT_ERROR_INIT;
-    notes.expect(
+    failures.expect(
         weft_reducer_broadcast(reducer, nullptr, &error) != WEFT_OK && has(error.text, "is on a CUDA device"),
         error.text);
   }));
-  notes.check();
+  failures.check();
 }
 
 TEST_CASE("a host reducer detects a gradient on a device") {
   const FakeCuda fake;
-  Notes notes;
+  RankFailures failures;
   DeviceBuffer<float> device(64);
-  notes.expect(run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+  failures.expect(run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
     const int64_t shape = 64;
     std::vector<float> host(64);
     weft_param params[2] = {WEFT_PARAM_INIT, WEFT_PARAM_INIT};
@@ -270,35 +274,36 @@ TEST_CASE("a host reducer detects a gradient on a device") {
     options.params = params;
     options.param_count = 2;
     weft_reducer* reducer = nullptr;
-    notes.expect(weft_reducer_create(r.comm, &options, &reducer, nullptr) == WEFT_OK, "create");
-    notes.expect(weft_reducer_begin(reducer, nullptr) == WEFT_OK, "begin");
-    notes.expect(weft_reducer_ready(reducer, 0, device.get(), nullptr) == WEFT_ERR_ARG, "taken");
-    notes.expect(has(Twins::error(reducer), "'w'") &&
-                     has(Twins::error(reducer),
-                         "is in memory of CUDA device 0, but weft_param.device_kind declares host memory"),
-                 Twins::error(reducer));
-    notes.expect(weft_reducer_ready(reducer, 0, host.data(), nullptr) == WEFT_OK, "host");
+    failures.expect(weft_reducer_create(r.comm, &options, &reducer, nullptr) == WEFT_OK, "create");
+    failures.expect(weft_reducer_begin(reducer, nullptr) == WEFT_OK, "begin");
+    failures.expect(weft_reducer_ready(reducer, 0, device.get(), nullptr) == WEFT_ERR_ARG, "taken");
+    failures.expect(has(ReducerPair::error(reducer), "'w'") &&
+                        has(ReducerPair::error(reducer),
+                            "is in memory of CUDA device 0, but weft_param.device_kind declares host memory"),
+                    ReducerPair::error(reducer));
+    failures.expect(weft_reducer_ready(reducer, 0, host.data(), nullptr) == WEFT_OK, "host");
     const int64_t index = 3;
     weft_sparse entries = {sizeof entries, 1, &index, device.get()};
-    notes.expect(weft_reducer_ready_sparse(reducer, 1, &entries, nullptr) == WEFT_ERR_ARG, "sparse: taken");
-    notes.expect(has(Twins::error(reducer), "'embedding'") &&
-                     has(Twins::error(reducer), "its values are in memory of CUDA device 0"),
-                 Twins::error(reducer));
+    failures.expect(weft_reducer_ready_sparse(reducer, 1, &entries, nullptr) == WEFT_ERR_ARG,
+                    "sparse: taken");
+    failures.expect(has(ReducerPair::error(reducer), "'embedding'") &&
+                        has(ReducerPair::error(reducer), "its values are in memory of CUDA device 0"),
+                    ReducerPair::error(reducer));
     entries.values = host.data();
-    notes.expect(weft_reducer_ready_sparse(reducer, 1, &entries, nullptr) == WEFT_OK, "sparse");
-    notes.expect(weft_reducer_finish(reducer, nullptr) == WEFT_OK, "finish");
+    failures.expect(weft_reducer_ready_sparse(reducer, 1, &entries, nullptr) == WEFT_OK, "sparse");
+    failures.expect(weft_reducer_finish(reducer, nullptr) == WEFT_OK, "finish");
     weft_reducer_destroy(&reducer);
   }));
-  notes.check();
+  failures.check();
 }
 
 TEST_CASE("options that device reducers do not support are refused at creation") {
   const FakeCuda fake(2);
-  Notes notes;
-  notes.expect(run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
-    const auto refused = [&](std::vector<Tensor> tensors, Twins::Options how, const char* why) {
-      Twins twins(r, tensors, how);
-      notes.expect(has(twins.created(), why), "not '" + std::string(why) + "': " + twins.created());
+  RankFailures failures;
+  failures.expect(run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+    const auto refused = [&](std::vector<Tensor> tensors, ReducerPair::Options how, const char* why) {
+      ReducerPair reducers(r, tensors, how);
+      failures.expect(has(reducers.created(), why), "not '" + std::string(why) + "': " + reducers.created());
     };
     refused({{"far", {4}, WEFT_DTYPE_F32, 0}},
             {.flags = WEFT_REDUCER_COPY_STRAYS, .mode = WEFT_GRADIENT_VIEW}, "COPY_STRAYS");
@@ -317,42 +322,42 @@ TEST_CASE("options that device reducers do not support are refused at creation")
     weft_error error = WEFT_ERROR_INIT;
     const auto create = [&] { return weft_reducer_create(r.comm, &options, &reducer, &error); };
     param.device = 2;
-    notes.expect(create() == WEFT_ERR_ARG && has(error.text, "its device is 2; there are 2"), error.text);
+    failures.expect(create() == WEFT_ERR_ARG && has(error.text, "its device is 2; there are 2"), error.text);
     param.device = 0;
     param.flags = WEFT_PARAM_SPARSE;
-    notes.expect(create() == WEFT_ERR_UNSUPPORTED && has(error.text, "'far'"), error.text);
+    failures.expect(create() == WEFT_ERR_UNSUPPORTED && has(error.text, "'far'"), error.text);
   }));
-  notes.check();
+  failures.check();
 }
 
 TEST_CASE("ranks may number their devices differently, and agree on which ranks share one") {
   const FakeCuda fake(2, 8, 30);
-  Notes notes;
-  notes.expect(run("shm", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+  RankFailures failures;
+  failures.expect(run("shm", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
     // Rank 1 has on device 1 what rank 0 has on device 0.
     const auto tensors = [&](bool alike) {
       const int other = alike ? 1 - r.rank : 1;
       return std::vector<Tensor>{{"a", {3}, WEFT_DTYPE_F32, r.rank}, {"b", {5}, WEFT_DTYPE_F32, other}};
     };
     {
-      Twins twins(r, tensors(true), {});
-      notes.expect(twins.created());
-      notes.expect(step(twins, 3, false));
-      notes.expect(twins.compare());
+      ReducerPair reducers(r, tensors(true), {});
+      failures.expect(reducers.created());
+      failures.expect(step(reducers, 3, false));
+      failures.expect(reducers.compare());
     }
-    Twins twins(r, tensors(false), {});
-    notes.expect(has(twins.created(), "parameter 1 'b'"), "not named: " + twins.created());
+    ReducerPair reducers(r, tensors(false), {});
+    failures.expect(has(reducers.created(), "parameter 1 'b'"), "not named: " + reducers.created());
   }));
-  notes.check();
+  failures.check();
 }
 
 #endif
 
 TEST_CASE("after a rank has left the others sum retained device gradients again") {
   const FakeCuda fake(2, 9, 60);
-  Notes notes;
+  RankFailures failures;
   std::atomic<int> begun{0};
-  notes.expect(run("shm", 3, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+  failures.expect(run("shm", 3, WEFT_PROGRESS_THREAD, [&](Rank& r) {
     constexpr int64_t kCount = 5000;
     int devices = 1;
     cudaGetDeviceCount(&devices);
@@ -374,7 +379,7 @@ TEST_CASE("after a rank has left the others sum retained device gradients again"
     weft_reducer* reducer = nullptr;
     weft_error details = WEFT_ERROR_INIT;
     const weft_status created = weft_reducer_create(r.comm, &options, &reducer, &details);
-    notes.expect(created == WEFT_OK, details.text);
+    failures.expect(created == WEFT_OK, details.text);
     if (created != WEFT_OK) return;
     const auto mine = static_cast<float>(1 << r.rank);
     const auto ready = [&](uint64_t p) {
@@ -382,7 +387,7 @@ TEST_CASE("after a rank has left the others sum retained device gradients again"
       gradient.write(stream, [&](size_t) { return mine; });
       return weft_reducer_ready(reducer, p, gradient.get(), stream.view()) == WEFT_OK;
     };
-    notes.expect(weft_reducer_begin(reducer, nullptr) == WEFT_OK, "begin");
+    failures.expect(weft_reducer_begin(reducer, nullptr) == WEFT_OK, "begin");
     if (r.rank == 1) {
       while (begun != 2) std::this_thread::yield();
       ready(1);
@@ -390,22 +395,22 @@ TEST_CASE("after a rank has left the others sum retained device gradients again"
       return;
     }
     begun++;
-    notes.expect(ready(0) && ready(1), "ready");
-    notes.expect(weft_reducer_finish(reducer, nullptr) != WEFT_OK, "the step has to fail");
+    failures.expect(ready(0) && ready(1), "ready");
+    failures.expect(weft_reducer_finish(reducer, nullptr) != WEFT_OK, "the step has to fail");
     weft_comm* next = nullptr;
-    notes.expect(weft_comm_shrink(r.comm, nullptr, &next, &details) == WEFT_OK, details.text);
+    failures.expect(weft_comm_shrink(r.comm, nullptr, &next, &details) == WEFT_OK, details.text);
     if (next == nullptr) return;
     const weft_status bound = weft_reducer_rebind(reducer, next, &details);
-    notes.expect(bound == WEFT_OK, details.text);
+    failures.expect(bound == WEFT_OK, details.text);
     weft_comm_destroy(&r.comm);
     r.comm = next;
-    notes.expect(weft_reducer_retry(reducer, nullptr) == WEFT_OK, Twins::error(reducer));
-    notes.expect(first.read(stream) == std::vector<float>(kCount, 2.5f), "the first gradient");
-    notes.expect(second.read(stream) == std::vector<float>(kCount, 2.5f), "the second gradient");
-    notes.expect(weft_reducer_begin(reducer, nullptr) == WEFT_OK && ready(1) && ready(0), "once more");
-    notes.expect(weft_reducer_finish(reducer, nullptr) == WEFT_OK, "finish");
-    notes.expect(first.read(stream) == std::vector<float>(kCount, 2.5f), "the next step");
+    failures.expect(weft_reducer_retry(reducer, nullptr) == WEFT_OK, ReducerPair::error(reducer));
+    failures.expect(first.read(stream) == std::vector<float>(kCount, 2.5f), "the first gradient");
+    failures.expect(second.read(stream) == std::vector<float>(kCount, 2.5f), "the second gradient");
+    failures.expect(weft_reducer_begin(reducer, nullptr) == WEFT_OK && ready(1) && ready(0), "once more");
+    failures.expect(weft_reducer_finish(reducer, nullptr) == WEFT_OK, "finish");
+    failures.expect(first.read(stream) == std::vector<float>(kCount, 2.5f), "the next step");
     weft_reducer_destroy(&reducer);
   }));
-  notes.check();
+  failures.check();
 }

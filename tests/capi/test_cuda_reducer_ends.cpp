@@ -4,7 +4,7 @@
 #include <chrono>
 #include <thread>
 
-#include "capi/twin.h"
+#include "capi/reducer_pair.h"
 
 using namespace weft_test;
 
@@ -43,7 +43,7 @@ class Pair {
   Pair& operator=(const Pair&) = delete;
 
   const std::string& created() const { return created_; }
-  std::string error() const { return Twins::error(reducer_); }
+  std::string error() const { return ReducerPair::error(reducer_); }
   bool begin(uint64_t flags = 0) {
     weft_begin_options options = WEFT_BEGIN_OPTIONS_INIT;
     options.flags = flags;
@@ -88,34 +88,34 @@ constexpr weft_stream kLegacy = {sizeof(weft_stream), WEFT_DEVICE_CUDA, 0, nullp
 
 TEST_CASE("finish does not return gradients to the program while a device writes results into them") {
   const FakeCuda fake;
-  Notes notes;
-  notes.expect(run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+  RankFailures failures;
+  failures.expect(run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
     const Stream stream;
     Pair pair(r, 300);
-    notes.expect(pair.created());
+    failures.expect(pair.created());
     const auto step = [&] {
       const bool good =
           pair.begin() && pair.ready(0, stream.view()) == WEFT_OK && pair.ready(1, stream.view()) == WEFT_OK;
       return good ? pair.finish() : WEFT_ERR_INTERNAL;
     };
-    notes.expect(step() == WEFT_OK, pair.error());
+    failures.expect(step() == WEFT_OK, pair.error());
     // The copy of gradients into the bucket runs; the copy of results out of it stalls.
     fake_cuda_stall("weft_copy_pieces", 1);
-    notes.expect(step() == WEFT_ERR_TIMEOUT, "the step does not fail");
-    notes.expect(has(pair.error(), "Weft is still reading gradients or writing results into them"),
-                 pair.error());
+    failures.expect(step() == WEFT_ERR_TIMEOUT, "the step does not fail");
+    failures.expect(has(pair.error(), "Weft is still reading gradients or writing results into them"),
+                    pair.error());
     fake_cuda_stall("", 0);
   }));
-  notes.check();
+  failures.check();
 }
 
 TEST_CASE("finish that gives up waits for the results that a device is writing") {
   const FakeCuda fake;
-  Notes notes;
-  notes.expect(run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+  RankFailures failures;
+  failures.expect(run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
     const Stream stream;
     Pair pair(r, 300);
-    notes.expect(pair.created());
+    failures.expect(pair.created());
     fake_cuda_stall("weft_copy_pieces", 1);
     std::atomic<bool> goes_on{false};
     // 3 s are longer than the deadline plus the time that is allowed for noticing it.
@@ -124,65 +124,65 @@ TEST_CASE("finish that gives up waits for the results that a device is writing")
       goes_on = true;
       fake_cuda_stall("", 0);
     });
-    notes.expect(
+    failures.expect(
         pair.begin() && pair.ready(0, stream.view()) == WEFT_OK && pair.ready(1, stream.view()) == WEFT_OK,
         pair.error());
     pair.finish();
     // If the machine is so busy that finish returned too early, the error states that the copy may still run.
-    notes.expect(goes_on || has(pair.error(), "Weft is still reading gradients"), pair.error());
+    failures.expect(goes_on || has(pair.error(), "Weft is still reading gradients"), pair.error());
     later.join();
   }));
-  notes.check();
+  failures.check();
 }
 
 TEST_CASE(
     "a capture that begins inside a step stays valid, and the step waits for the legacy default stream") {
   const FakeCuda fake;
-  Notes notes;
-  notes.expect(run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+  RankFailures failures;
+  failures.expect(run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
     const Stream stream;
     Pair pair(r);
-    notes.expect(pair.created());
+    failures.expect(pair.created());
     for (const uint64_t p : {0, 1}) pair.buffer(p).write(stream, [&](size_t) { return 3.0f; });
     cudaStreamSynchronize(stream.get());
-    notes.expect(pair.begin() && pair.ready(0, &kLegacy) == WEFT_OK, pair.error());
+    failures.expect(pair.begin() && pair.ready(0, &kLegacy) == WEFT_OK, pair.error());
     Capture capture;
     // The bucket is full, so the reducer now queries the work of the legacy default stream.
-    notes.expect(pair.ready(1, stream.view()) == WEFT_OK, pair.error());
+    failures.expect(pair.ready(1, stream.view()) == WEFT_OK, pair.error());
     // Gives the progress thread time to query it too.
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    notes.expect(weft_barrier(r.comm, nullptr, nullptr) == WEFT_OK, error_of(r.comm));
-    notes.expect(capture.end(), "the capture is spoilt");
-    notes.expect(pair.finish() == WEFT_OK, pair.error());
+    failures.expect(weft_barrier(r.comm, nullptr, nullptr) == WEFT_OK, error_of(r.comm));
+    failures.expect(capture.end(), "the capture is spoilt");
+    failures.expect(pair.finish() == WEFT_OK, pair.error());
     for (const uint64_t p : {0, 1})
-      notes.expect(pair.buffer(p).read(stream) == std::vector<float>(kCount, 3.0f), "the averages");
+      failures.expect(pair.buffer(p).read(stream) == std::vector<float>(kCount, 3.0f), "the averages");
   }));
-  notes.check();
+  failures.check();
 }
 
 TEST_CASE("the legacy default stream is refused by name during a capture, and nothing fails") {
   const FakeCuda fake;
-  Notes notes;
-  notes.expect(run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+  RankFailures failures;
+  failures.expect(run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
     const Stream stream;
     Pair pair(r);
-    notes.expect(pair.created());
+    failures.expect(pair.created());
     for (const uint64_t flags : {uint64_t{0}, WEFT_BEGIN_LOCAL}) {
       // Also refused if the stream was noted before the capture, with the bucket's other gradient.
-      notes.expect(pair.begin(flags) && pair.ready(0, &kLegacy) == WEFT_OK, pair.error());
+      failures.expect(pair.begin(flags) && pair.ready(0, &kLegacy) == WEFT_OK, pair.error());
       Capture capture;
-      notes.expect(pair.ready(1, &kLegacy) == WEFT_ERR_STATE, "ready is taken");
-      notes.expect(has(pair.error(), "the legacy default stream cannot be used while"), pair.error());
+      failures.expect(pair.ready(1, &kLegacy) == WEFT_ERR_STATE, "ready is taken");
+      failures.expect(has(pair.error(), "the legacy default stream cannot be used while"), pair.error());
       const weft_coll_options options = on(&kLegacy);
-      notes.expect(weft_all_reduce(r.comm, pair.buffer(0).get(), pair.buffer(0).get(), 1, WEFT_DTYPE_F32,
-                                   WEFT_OP_SUM, &options, nullptr) == WEFT_ERR_STATE,
-                   "a collective is taken");
-      notes.expect(capture.end(), "the capture is spoilt");
-      notes.expect(pair.ready(1, &kLegacy) == WEFT_OK && pair.finish() == WEFT_OK, pair.error());
+      failures.expect(weft_all_reduce(r.comm, pair.buffer(0).get(), pair.buffer(0).get(), 1, WEFT_DTYPE_F32,
+                                      WEFT_OP_SUM, &options, nullptr) == WEFT_ERR_STATE,
+                      "a collective is taken");
+      failures.expect(capture.end(), "the capture is spoilt");
+      failures.expect(pair.ready(1, &kLegacy) == WEFT_OK && pair.finish() == WEFT_OK, pair.error());
     }
-    notes.expect(pair.begin() && pair.ready(0, &kLegacy) == WEFT_OK && pair.ready(1, &kLegacy) == WEFT_OK &&
-                     pair.finish() == WEFT_OK,
-                 pair.error());
+    failures.expect(pair.begin() && pair.ready(0, &kLegacy) == WEFT_OK &&
+                        pair.ready(1, &kLegacy) == WEFT_OK && pair.finish() == WEFT_OK,
+                    pair.error());
   }));
-  notes.check();
+  failures.check();
 }

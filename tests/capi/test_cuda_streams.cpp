@@ -3,7 +3,7 @@
 // fake CUDA, and in tests/gpu on a real one.
 #include <thread>
 
-#include "capi/twin.h"
+#include "capi/reducer_pair.h"
 
 using namespace weft_test;
 
@@ -42,7 +42,7 @@ class Pair {
   const std::string& created() const { return created_; }
   weft_reducer* get() const { return reducer_; }
   void destroy() { weft_reducer_destroy(&reducer_); }
-  std::string error() const { return Twins::error(reducer_); }
+  std::string error() const { return ReducerPair::error(reducer_); }
   Stream& stream(uint64_t param) { return streams_[param]; }
   bool begin() { return weft_reducer_begin(reducer_, nullptr) == WEFT_OK; }
   // Writes rank + 1 on the gradient's stream and calls ready.
@@ -96,47 +96,48 @@ bool goes_on(const Stream& stream) {
 
 TEST_CASE("a stream continues with one parameter's result before later buckets are communicated") {
   const FakeCuda fake(1, 3, 50);
-  Notes notes;
-  notes.expect(run("shm", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+  RankFailures failures;
+  failures.expect(run("shm", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
     int gate = 0;
     Pair pair(r);
-    notes.expect(pair.created());
+    failures.expect(pair.created());
     const Stream optimizer;
-    notes.expect(pair.warm_up(optimizer), "the first step: " + pair.error());
+    failures.expect(pair.warm_up(optimizer), "the first step: " + pair.error());
     for (int step = 0; step < 3; step++) {
       gate = 0;
-      notes.expect(pair.begin(), "begin");
+      failures.expect(pair.begin(), "begin");
       pair.stream(kLate).hold(&gate);
-      notes.expect(pair.ready(kLate) && pair.ready(kEarly), "ready");
-      notes.expect(pair.wait_on(optimizer, kEarly) == WEFT_OK, "wait: " + pair.error());
-      notes.expect(pair.averaged(optimizer, kEarly), "the early gradient");
+      failures.expect(pair.ready(kLate) && pair.ready(kEarly), "ready");
+      failures.expect(pair.wait_on(optimizer, kEarly) == WEFT_OK, "wait: " + pair.error());
+      failures.expect(pair.averaged(optimizer, kEarly), "the early gradient");
       // The stream has continued although the other bucket cannot have been communicated.
-      notes.expect(weft_reducer_wait_param(pair.get(), kLate, WEFT_TIMEOUT_POLL) == WEFT_ERR_NOT_DONE,
-                   "the late gradient is reduced");
-      notes.expect(pair.wait_on(optimizer, kLate) == WEFT_OK, "wait: " + pair.error());
-      notes.expect(pair.wait_on(optimizer, kLate) == WEFT_OK, "wait once more: " + pair.error());
-      if (step == 1) notes.expect(pair.finish_on(pair.stream(kEarly)) == WEFT_OK, "finish: " + pair.error());
+      failures.expect(weft_reducer_wait_param(pair.get(), kLate, WEFT_TIMEOUT_POLL) == WEFT_ERR_NOT_DONE,
+                      "the late gradient is reduced");
+      failures.expect(pair.wait_on(optimizer, kLate) == WEFT_OK, "wait: " + pair.error());
+      failures.expect(pair.wait_on(optimizer, kLate) == WEFT_OK, "wait once more: " + pair.error());
+      if (step == 1)
+        failures.expect(pair.finish_on(pair.stream(kEarly)) == WEFT_OK, "finish: " + pair.error());
       open(&gate);
-      notes.expect(pair.averaged(optimizer, kLate), "the late gradient");
-      notes.expect(weft_reducer_finish(pair.get(), nullptr) == WEFT_OK, "finish: " + pair.error());
-      notes.expect(pair.wait_on(optimizer, kLate) == WEFT_OK, "after the step");
+      failures.expect(pair.averaged(optimizer, kLate), "the late gradient");
+      failures.expect(weft_reducer_finish(pair.get(), nullptr) == WEFT_OK, "finish: " + pair.error());
+      failures.expect(pair.wait_on(optimizer, kLate) == WEFT_OK, "after the step");
     }
   }));
-  notes.check();
+  failures.check();
 }
 
 TEST_CASE("a stream that cannot wait for a parameter is refused, by name") {
   const FakeCuda fake;
-  Notes notes;
-  notes.expect(run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+  RankFailures failures;
+  failures.expect(run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
     Pair pair(r);
     const Stream stream;
     const auto refused = [&](weft_status status, weft_status expected, const std::string& why) {
-      notes.expect(status == expected, why + ": " + std::to_string(status));
-      notes.expect(has(pair.error(), why), "not '" + why + "': " + pair.error());
+      failures.expect(status == expected, why + ": " + std::to_string(status));
+      failures.expect(has(pair.error(), why), "not '" + why + "': " + pair.error());
     };
     refused(pair.wait_on(stream, kEarly), WEFT_ERR_STATE, "no synchronised step");
-    notes.expect(pair.begin() && pair.ready(kEarly), "ready");
+    failures.expect(pair.begin() && pair.ready(kEarly), "ready");
     refused(pair.wait_on(stream, kEarly), WEFT_ERR_STATE,
             "parameter 1 ('early') yet: the gradients of 'late' are not ready");
     refused(pair.wait_on(stream, 9), WEFT_ERR_ARG, "parameter 9 is unknown");
@@ -146,10 +147,10 @@ TEST_CASE("a stream that cannot wait for a parameter is refused, by name") {
     wrong.device = 64;
     refused(weft_reducer_stream_wait_param(pair.get(), kEarly, &wrong), WEFT_ERR_ARG,
             "weft_stream.device is 64");
-    notes.expect(pair.ready(kLate), "ready");
-    notes.expect(pair.wait_on(stream, kEarly) == WEFT_OK, "all are ready");
-    notes.expect(weft_reducer_finish(pair.get(), nullptr) == WEFT_OK, "finish");
-    notes.expect(pair.averaged(stream, kEarly), "the result");
+    failures.expect(pair.ready(kLate), "ready");
+    failures.expect(pair.wait_on(stream, kEarly) == WEFT_OK, "all are ready");
+    failures.expect(weft_reducer_finish(pair.get(), nullptr) == WEFT_OK, "finish");
+    failures.expect(pair.averaged(stream, kEarly), "the result");
 
     std::vector<float> gradient(1);
     const int64_t shape = 1;
@@ -162,43 +163,43 @@ TEST_CASE("a stream that cannot wait for a parameter is refused, by name") {
     options.params = &param;
     options.param_count = 1;
     weft_reducer* reducer = nullptr;
-    notes.expect(weft_reducer_create(r.comm, &options, &reducer, nullptr) == WEFT_OK, "create");
-    notes.expect(weft_reducer_stream_wait_param(reducer, 0, stream.view()) == WEFT_ERR_UNSUPPORTED,
-                 "no gradient is on a device");
-    notes.expect(has(Twins::error(reducer), "host memory"), Twins::error(reducer));
+    failures.expect(weft_reducer_create(r.comm, &options, &reducer, nullptr) == WEFT_OK, "create");
+    failures.expect(weft_reducer_stream_wait_param(reducer, 0, stream.view()) == WEFT_ERR_UNSUPPORTED,
+                    "no gradient is on a device");
+    failures.expect(has(ReducerPair::error(reducer), "host memory"), ReducerPair::error(reducer));
     weft_reducer_destroy(&reducer);
   }));
-  notes.check();
+  failures.check();
 }
 
 TEST_CASE("in caller mode, waiting for a parameter on a stream blocks the calling thread") {
   const FakeCuda fake(1, 4, 50);
-  Notes notes;
-  notes.expect(run("loopback", 2, WEFT_PROGRESS_CALLER, [&](Rank& r) {
+  RankFailures failures;
+  failures.expect(run("loopback", 2, WEFT_PROGRESS_CALLER, [&](Rank& r) {
     const Stream stream;
     {
       Pair pair(r);
-      notes.expect(pair.begin() && pair.ready(kLate) && pair.ready(kEarly), "ready");
-      notes.expect(pair.wait_on(stream, kEarly) == WEFT_OK, "wait: " + pair.error());
-      notes.expect(weft_reducer_wait_param(pair.get(), kEarly, WEFT_TIMEOUT_POLL) == WEFT_OK, "not done");
-      notes.expect(pair.averaged(stream, kEarly), "the result");
-      notes.expect(weft_reducer_finish(pair.get(), nullptr) == WEFT_OK, "finish: " + pair.error());
+      failures.expect(pair.begin() && pair.ready(kLate) && pair.ready(kEarly), "ready");
+      failures.expect(pair.wait_on(stream, kEarly) == WEFT_OK, "wait: " + pair.error());
+      failures.expect(weft_reducer_wait_param(pair.get(), kEarly, WEFT_TIMEOUT_POLL) == WEFT_OK, "not done");
+      failures.expect(pair.averaged(stream, kEarly), "the result");
+      failures.expect(weft_reducer_finish(pair.get(), nullptr) == WEFT_OK, "finish: " + pair.error());
     }
     Pair pair(r, WEFT_REDUCER_NORMS);
-    notes.expect(pair.begin() && pair.ready(kLate) && pair.ready(kEarly), "ready");
-    notes.expect(pair.wait_on(stream, kEarly) == WEFT_ERR_STATE, "results come with finish");
-    notes.expect(has(pair.error(), "has its results only after finish"), pair.error());
-    notes.expect(weft_reducer_finish(pair.get(), nullptr) == WEFT_OK, "finish: " + pair.error());
-    notes.expect(pair.wait_on(stream, kEarly) == WEFT_OK, "after finish");
+    failures.expect(pair.begin() && pair.ready(kLate) && pair.ready(kEarly), "ready");
+    failures.expect(pair.wait_on(stream, kEarly) == WEFT_ERR_STATE, "results come with finish");
+    failures.expect(has(pair.error(), "has its results only after finish"), pair.error());
+    failures.expect(weft_reducer_finish(pair.get(), nullptr) == WEFT_OK, "finish: " + pair.error());
+    failures.expect(pair.wait_on(stream, kEarly) == WEFT_OK, "after finish");
   }));
-  notes.check();
+  failures.check();
 }
 
 TEST_CASE(
     "a stream that waits for a parameter continues when the step fails, by its deadline at the latest") {
   const FakeCuda fake(1, 6, 50);
-  Notes notes;
-  notes.expect(run("shm", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+  RankFailures failures;
+  failures.expect(run("shm", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
     Pair pair(r);
     const Stream stream;
     if (r.rank == 1) {
@@ -208,26 +209,26 @@ TEST_CASE(
     // The failure may come before the step.
     if (!pair.begin() || !pair.ready(kLate) || !pair.ready(kEarly)) return;
     const weft_status status = pair.wait_on(stream, kEarly);
-    notes.expect(status == WEFT_OK || has(pair.error(), "enough"), pair.error());
-    notes.expect(goes_on(stream), "the stream hangs");
-    notes.expect(weft_reducer_finish(pair.get(), nullptr) == WEFT_ERR_ABORTED, "finish: " + pair.error());
-    notes.expect(pair.wait_on(stream, kEarly) == WEFT_ERR_ABORTED, "the result is no mean");
+    failures.expect(status == WEFT_OK || has(pair.error(), "enough"), pair.error());
+    failures.expect(goes_on(stream), "the stream hangs");
+    failures.expect(weft_reducer_finish(pair.get(), nullptr) == WEFT_ERR_ABORTED, "finish: " + pair.error());
+    failures.expect(pair.wait_on(stream, kEarly) == WEFT_ERR_ABORTED, "the result is no mean");
   }));
-  notes.expect(run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+  failures.expect(run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
     int gate = 0;
     Pair pair(r, 0, 1000);
     const Stream stream;
-    notes.expect(pair.warm_up(stream), "the first step: " + pair.error());
-    notes.expect(pair.begin(), "begin");
+    failures.expect(pair.warm_up(stream), "the first step: " + pair.error());
+    failures.expect(pair.begin(), "begin");
     pair.stream(kLate).hold(&gate);
-    notes.expect(pair.ready(kLate) && pair.ready(kEarly), "ready");
-    notes.expect(pair.wait_on(stream, kLate) == WEFT_OK, "wait: " + pair.error());
-    notes.expect(goes_on(stream), "the stream hangs");  // before finish
-    notes.expect(weft_reducer_finish(pair.get(), nullptr) == WEFT_ERR_TIMEOUT, "finish: " + pair.error());
-    notes.expect(has(pair.error(), "['late'] are not complete on the program's streams"), pair.error());
+    failures.expect(pair.ready(kLate) && pair.ready(kEarly), "ready");
+    failures.expect(pair.wait_on(stream, kLate) == WEFT_OK, "wait: " + pair.error());
+    failures.expect(goes_on(stream), "the stream hangs");  // before finish
+    failures.expect(weft_reducer_finish(pair.get(), nullptr) == WEFT_ERR_TIMEOUT, "finish: " + pair.error());
+    failures.expect(has(pair.error(), "['late'] are not complete on the program's streams"), pair.error());
     open(&gate);
   }));
-  notes.check();
+  failures.check();
 }
 
 TEST_CASE("streams continue when the objects of their step are destroyed, in any order") {
@@ -237,28 +238,28 @@ TEST_CASE("streams continue when the objects of their step are destroyed, in any
       INFO("destroyed first: " << static_cast<int>(first) << ", a parameter's: " << param);
       // Delays that are long enough for a gradient to be on its way at that moment.
       const FakeCuda fake(1, 5, 20'000);
-      Notes notes;
+      RankFailures failures;
       std::atomic<bool> over{false};
-      notes.expect(run("shm", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+      failures.expect(run("shm", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
         Pair pair(r, 0, first == First::kReducer ? 500 : 0);
-        notes.expect(pair.created());
+        failures.expect(pair.created());
         if (r.rank == 1) {  // rank 1 never begins the step
           while (!over) std::this_thread::yield();
           return;
         }
         const Stream stream;
-        notes.expect(pair.begin() && pair.ready(kLate) && pair.ready(kEarly), "ready");
-        notes.expect((param ? pair.wait_on(stream, kLate) : pair.finish_on(stream)) == WEFT_OK,
-                     "wait: " + pair.error());
-        notes.expect(goes_on(pair.stream(kLate)) && goes_on(pair.stream(kEarly)), "gradients are made");
-        notes.expect(cudaStreamQuery(stream.get()) == cudaErrorNotReady, "the stream does not wait");
+        failures.expect(pair.begin() && pair.ready(kLate) && pair.ready(kEarly), "ready");
+        failures.expect((param ? pair.wait_on(stream, kLate) : pair.finish_on(stream)) == WEFT_OK,
+                        "wait: " + pair.error());
+        failures.expect(goes_on(pair.stream(kLate)) && goes_on(pair.stream(kEarly)), "gradients are made");
+        failures.expect(cudaStreamQuery(stream.get()) == cudaErrorNotReady, "the stream does not wait");
         if (first == First::kReducer) pair.destroy();
         if (first == First::kComm) weft_comm_destroy(&r.comm);
         if (first == First::kContext) weft_context_destroy(&r.context);
-        notes.expect(goes_on(stream), "the stream hangs");
+        failures.expect(goes_on(stream), "the stream hangs");
         over = true;
       }));
-      notes.check();
+      failures.check();
     }
   }
 }
@@ -269,9 +270,9 @@ TEST_CASE(
     for (const std::string backend : kBackends) {
       INFO(backend << (context ? ", context" : ", communicator"));
       const FakeCuda fake(1, 9, 5000);
-      Notes notes;
+      RankFailures failures;
       std::atomic<bool> over{false};
-      notes.expect(run(backend.c_str(), 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+      failures.expect(run(backend.c_str(), 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
         if (r.rank == 1) {  // rank 1 makes no call
           while (!over) std::this_thread::yield();
           return;
@@ -282,20 +283,20 @@ TEST_CASE(
         const weft_coll_options options = on(stream);
         weft_request* requests[3] = {};
         for (weft_request*& request : requests) {
-          notes.expect(weft_all_reduce(r.comm, buffer.get(), buffer.get(), kCount, WEFT_DTYPE_F32,
-                                       WEFT_OP_SUM, &options, &request) == WEFT_OK,
-                       error_of(r.comm));
+          failures.expect(weft_all_reduce(r.comm, buffer.get(), buffer.get(), kCount, WEFT_DTYPE_F32,
+                                          WEFT_OP_SUM, &options, &request) == WEFT_OK,
+                          error_of(r.comm));
         }
         if (context) weft_context_destroy(&r.context);
         if (!context) weft_comm_destroy(&r.comm);
-        notes.expect(goes_on(stream), "the stream hangs");
+        failures.expect(goes_on(stream), "the stream hangs");
         for (weft_request*& request : requests) {
-          notes.expect(weft_request_wait(request, 10'000) == WEFT_ERR_CANCELLED, "not cancelled");
+          failures.expect(weft_request_wait(request, 10'000) == WEFT_ERR_CANCELLED, "not cancelled");
           weft_request_release(&request);
         }
         over = true;
       }));
-      notes.check();
+      failures.check();
     }
   }
 }
@@ -305,14 +306,14 @@ TEST_CASE("a stream does not wait for a gradient whose call of ready follows it 
   for (const bool param : {false, true}) {
     INFO("a parameter's: " << param);
     const FakeCuda fake;
-    Notes notes;
-    notes.expect(run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
+    RankFailures failures;
+    failures.expect(run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
       Pair pair(r, 0, 3000);
-      notes.expect(pair.begin() && pair.ready(kEarly), "ready");
+      failures.expect(pair.begin() && pair.ready(kEarly), "ready");
       Stream& stream = pair.stream(kLate);
       std::thread other([&] {
         fake_cuda_slow("cudaEventRecord", 200'000);
-        notes.expect(pair.ready(kLate), "ready");
+        failures.expect(pair.ready(kLate), "ready");
       });
       // Waits until the gradient is claimed, that is until the call has started.
       weft_status status = WEFT_ERR_STATE;
@@ -320,12 +321,12 @@ TEST_CASE("a stream does not wait for a gradient whose call of ready follows it 
         status = param ? pair.wait_on(stream, kLate) : pair.finish_on(stream);
         std::this_thread::yield();
       }
-      notes.expect(status == WEFT_OK, pair.error());
+      failures.expect(status == WEFT_OK, pair.error());
       other.join();
-      notes.expect(goes_on(stream), "the stream hangs");
-      notes.expect(weft_reducer_finish(pair.get(), nullptr) == WEFT_OK, "finish: " + pair.error());
+      failures.expect(goes_on(stream), "the stream hangs");
+      failures.expect(weft_reducer_finish(pair.get(), nullptr) == WEFT_OK, "finish: " + pair.error());
     }));
-    notes.check();
+    failures.check();
   }
 }
 #endif

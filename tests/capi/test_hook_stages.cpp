@@ -35,9 +35,9 @@ bool until(const std::atomic<bool>& flag) {
 }
 
 // A barrier for ranks inside their stages: what one of them does next finds every stage started.
-class Meeting {
+class RankBarrier {
  public:
-  explicit Meeting(int ranks) : missing_(ranks) {}
+  explicit RankBarrier(int ranks) : missing_(ranks) {}
   bool arrive(const User& user) {
     if (!until(user.begun)) return false;
     if (--missing_ == 0) all_ = true;
@@ -105,7 +105,7 @@ TEST_CASE(
     "abort by another thread ends a finish that waits for a stage; rebind waits until it has returned") {
   for (const char* backend : {"loopback", "shm"}) {
     Findings findings;
-    Meeting begun(2);
+    RankBarrier begun(2);
     const std::string error = weft_test::run(backend, 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
       weft_comm* second = nullptr;
       findings.expect(weft_comm_split(r.comm, 0, r.rank, &second, nullptr) == WEFT_OK);
@@ -143,7 +143,7 @@ TEST_CASE(
 
 TEST_CASE("an abandoned stage that then returns pending keeps its bucket and blocks a rebind") {
   Findings findings;
-  Meeting begun(2);
+  RankBarrier begun(2);
   const std::string error = weft_test::run("loopback", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
     weft_comm* second = nullptr;
     findings.expect(weft_comm_split(r.comm, 0, r.rank, &second, nullptr) == WEFT_OK);
@@ -179,7 +179,7 @@ TEST_CASE("an abandoned stage that then returns pending keeps its bucket and blo
 
 TEST_CASE("while a stage does not return, other hooks of the context work") {
   Findings findings;
-  Meeting begun(2);
+  RankBarrier begun(2);
   const std::string error = weft_test::run("loopback", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
     weft_comm* second = nullptr;
     findings.expect(weft_comm_split(r.comm, 0, r.rank, &second, nullptr) == WEFT_OK);
@@ -214,7 +214,7 @@ TEST_CASE("while a stage does not return, other hooks of the context work") {
 
 TEST_CASE("a stage that does not return blocks no other reducer, even if no thread waits for its own") {
   Findings findings;
-  Meeting begun(2);
+  RankBarrier begun(2);
   const std::string error = weft_test::run("loopback", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
     weft_comm* second = nullptr;
     findings.expect(weft_comm_split(r.comm, 0, r.rank, &second, nullptr) == WEFT_OK);
@@ -243,7 +243,7 @@ TEST_CASE("a stage that does not return blocks no other reducer, even if no thre
 
 TEST_CASE("a step that exceeds its deadline behind another hook's stage reports that") {
   Findings findings;
-  Meeting begun(2);
+  RankBarrier begun(2);
   const std::string error = weft_test::run("loopback", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
     weft_comm* second = nullptr;
     findings.expect(weft_comm_split(r.comm, 0, r.rank, &second, nullptr) == WEFT_OK);
@@ -295,7 +295,7 @@ TEST_CASE("a hook serves its own context alone") {
 
 TEST_CASE("a context may be destroyed while a stage runs, and waits for it") {
   Findings findings;
-  Meeting begun(2);
+  RankBarrier begun(2);
   const std::string error = weft_test::run("loopback", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
     User user;
     weft_hook* hook = make_hook(r.context, &user);
@@ -322,7 +322,7 @@ TEST_CASE("a context may be destroyed while a stage runs, and waits for it") {
 
 TEST_CASE("everything can be destroyed although a stage never returns, within the time that callbacks have") {
   Findings findings;
-  Meeting begun(2);
+  RankBarrier begun(2);
   User users[2];
   const auto began = std::chrono::steady_clock::now();
   const std::string error = weft_test::run("shm", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
@@ -350,7 +350,7 @@ TEST_CASE("everything can be destroyed although a stage never returns, within th
 
 TEST_CASE("a child that is forked while a stage runs gets errors, and the parent continues") {
   Findings findings;
-  Meeting begun(1);
+  RankBarrier begun(1);
   const std::string error = weft_test::run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {
     User user;
     weft_hook* hook = make_hook(r.context, &user);

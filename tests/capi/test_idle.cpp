@@ -142,12 +142,12 @@ struct Costs {
 Costs costs_of(const char* backend, int32_t mode, int64_t heartbeat_ms, uint64_t most_wake_ups) {
   Costs costs;
   Findings findings;
-  Gathering meeting(kRanks);
+  Gathering rank_barrier(kRanks);
   // Rank 0 measures while the other ranks sleep until it has finished.
   const auto observe = [&](const Rank& r, Cost* cost) {
-    meeting.all_gather(r.rank, nullptr, 0, nullptr);
+    rank_barrier.all_gather(r.rank, nullptr, 0, nullptr);
     if (r.rank == 0) *cost = least(most_wake_ups);
-    meeting.all_gather(r.rank, nullptr, 0, nullptr);
+    rank_barrier.all_gather(r.rank, nullptr, 0, nullptr);
   };
   const auto body = [&](Rank& r) {
     observe(r, &costs.formed);

@@ -38,7 +38,7 @@ TEST_CASE("nccl adds up CUDA buffers in the order of the stream") {
     for (const size_t count : {size_t{1}, size_t{1000}, size_t{300'000}}) {
       INFO(size << " ranks x " << count);
       const FakeNccl fake(count);
-      Notes notes;
+      RankFailures failures;
       const std::string error = run_nccl(size, [&](Rank& r) {
         Stream stream(r.rank);
         DeviceBuffer<float> src(count, r.rank), dst(count, r.rank);
@@ -47,19 +47,19 @@ TEST_CASE("nccl adds up CUDA buffers in the order of the stream") {
           src.write(stream, [&](size_t i) { return static_cast<float>(i % 1000 + size_t(r.rank + round)); });
           const weft_status status = weft_all_reduce(r.comm, src.get(), dst.get(), count, WEFT_DTYPE_F32,
                                                      WEFT_OP_SUM, &options, nullptr);
-          notes.expect(status == WEFT_OK, error_of(r.comm));
+          failures.expect(status == WEFT_OK, error_of(r.comm));
           const std::vector<float> got = dst.read(stream);
           size_t wrong = 0;
           for (size_t i = 0; i < count; i++) {
             const auto n = static_cast<size_t>(size);
             wrong += got[i] != static_cast<float>(n * (i % 1000 + size_t(round)) + n * (n - 1) / 2);
           }
-          notes.expect(wrong == 0, std::to_string(wrong) + " wrong");
-          notes.expect(weft_barrier(r.comm, &options, nullptr) == WEFT_OK, "barrier");
+          failures.expect(wrong == 0, std::to_string(wrong) + " wrong");
+          failures.expect(weft_barrier(r.comm, &options, nullptr) == WEFT_OK, "barrier");
         }
       });
       CHECK(error == "");
-      notes.check();
+      failures.check();
       CHECK(fake_nccl_calls("ncclAllReduce") == static_cast<uint64_t>(3 * size));
     }
   }
@@ -67,7 +67,7 @@ TEST_CASE("nccl adds up CUDA buffers in the order of the stream") {
 
 TEST_CASE("a request over nccl neither blocks the host nor makes the stream wait for it") {
   const FakeNccl fake(7);
-  Notes notes;
+  RankFailures failures;
   std::atomic<int> called{0};
   const std::string error = run_nccl(2, [&](Rank& r) {
     constexpr size_t kCount = 70'000;
@@ -79,41 +79,41 @@ TEST_CASE("a request over nccl neither blocks the host nor makes the stream wait
     buffer.write(stream, [&](size_t i) { return static_cast<int32_t>(i) * (r.rank + 1); });
     weft_request* requests[3] = {};
     for (weft_request*& request : requests) {
-      notes.expect(weft_all_reduce(r.comm, buffer.get(), buffer.get(), kCount, WEFT_DTYPE_I32, WEFT_OP_SUM,
-                                   &options, &request) == WEFT_OK,
-                   "refused: " + error_of(r.comm));
+      failures.expect(weft_all_reduce(r.comm, buffer.get(), buffer.get(), kCount, WEFT_DTYPE_I32, WEFT_OP_SUM,
+                                      &options, &request) == WEFT_OK,
+                      "refused: " + error_of(r.comm));
     }
     called++;
     while (called < 2) std::this_thread::yield();
-    notes.expect(fake_nccl_calls("ncclAllReduce") == 0, "begun before the streams came to it");
+    failures.expect(fake_nccl_calls("ncclAllReduce") == 0, "begun before the streams came to it");
     __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
     const std::vector<int32_t> got = buffer.read(stream);  // does not wait for the requests
     size_t wrong = 0;
     for (size_t i = 0; i < kCount; i++) wrong += got[i] != static_cast<int32_t>(i) * 3 * 2 * 2;
-    notes.expect(wrong == 0, std::to_string(wrong) + " wrong");
+    failures.expect(wrong == 0, std::to_string(wrong) + " wrong");
     for (weft_request*& request : requests) {
-      notes.expect(weft_request_wait(request, 10'000) == WEFT_OK, "failed");
+      failures.expect(weft_request_wait(request, 10'000) == WEFT_OK, "failed");
       weft_request_release(&request);
     }
   });
   CHECK(error == "");
-  notes.check();
+  failures.check();
 }
 
 TEST_CASE("averages and scaled sums are Weft's own over nccl, f16 without overflow") {
   const FakeNccl fake(5);
-  Notes notes;
+  RankFailures failures;
   const std::string error = run_nccl(2, [&](Rank& r) {
     constexpr size_t kCount = 3000;
     Stream stream(r.rank);
     DeviceBuffer<uint16_t> src(2 * kCount, r.rank), dst(2 * kCount, r.rank);
     weft_coll_options options = on(stream);
     const auto check = [&](const char* what, weft_status status, size_t count, uint16_t expected) {
-      notes.expect(status == WEFT_OK, std::string(what) + ": " + error_of(r.comm));
+      failures.expect(status == WEFT_OK, std::string(what) + ": " + error_of(r.comm));
       const std::vector<uint16_t> got = dst.read(stream);
       size_t wrong = 0;
       for (size_t i = 0; i < count; i++) wrong += got[i] != expected;
-      notes.expect(wrong == 0, std::string(what) + ": " + std::to_string(wrong) + " wrong");
+      failures.expect(wrong == 0, std::string(what) + ": " + std::to_string(wrong) + " wrong");
     };
     constexpr uint16_t kF16Big = 0x7a00;  // 49152: twice that overflows f16
     src.write(stream, [&](size_t) { return kF16Big; });
@@ -134,61 +134,61 @@ TEST_CASE("averages and scaled sums are Weft's own over nccl, f16 without overfl
     check("reduce", status, kCount, r.rank == 1 ? kBf16Three : uint16_t{0});
   });
   CHECK(error == "");
-  notes.check();
+  failures.check();
 }
 
 TEST_CASE("operations that NCCL lacks go through host memory, and host buffers work alongside") {
   const FakeNccl fake(6, 20);
-  Notes notes;
+  RankFailures failures;
   const std::string error = run_nccl(3, [&](Rank& r) {
     constexpr size_t kCount = 5000;
     Stream stream(r.rank);
     DeviceBuffer<int16_t> buffer(kCount, r.rank);
     const weft_coll_options options = on(stream);
     buffer.write(stream, [&](size_t i) { return static_cast<int16_t>(i % 100 + size_t(r.rank)); });
-    notes.expect(weft_all_reduce(r.comm, buffer.get(), buffer.get(), kCount, WEFT_DTYPE_I16, WEFT_OP_SUM,
-                                 &options, nullptr) == WEFT_OK,
-                 error_of(r.comm));
-    notes.expect(buffer.read(stream)[7] == 3 * 7 + 3, "i16");
+    failures.expect(weft_all_reduce(r.comm, buffer.get(), buffer.get(), kCount, WEFT_DTYPE_I16, WEFT_OP_SUM,
+                                    &options, nullptr) == WEFT_OK,
+                    error_of(r.comm));
+    failures.expect(buffer.read(stream)[7] == 3 * 7 + 3, "i16");
     int64_t one = 1;
-    notes.expect(
+    failures.expect(
         weft_all_reduce(r.comm, &one, &one, 1, WEFT_DTYPE_I64, WEFT_OP_SUM, nullptr, nullptr) == WEFT_OK &&
             one == 3,
         "host memory");
     if (r.rank == 0) {
-      notes.expect(weft_send(r.comm, buffer.get(), kCount, WEFT_DTYPE_I16, 2, &options, nullptr) == WEFT_OK,
-                   "send");
+      failures.expect(
+          weft_send(r.comm, buffer.get(), kCount, WEFT_DTYPE_I16, 2, &options, nullptr) == WEFT_OK, "send");
     } else if (r.rank == 2) {
-      notes.expect(weft_recv(r.comm, buffer.get(), kCount, WEFT_DTYPE_I16, 0, &options, nullptr) == WEFT_OK,
-                   "recv");
+      failures.expect(
+          weft_recv(r.comm, buffer.get(), kCount, WEFT_DTYPE_I16, 0, &options, nullptr) == WEFT_OK, "recv");
     }
-    notes.expect(weft_barrier(r.comm, &options, nullptr) == WEFT_OK, "barrier");
+    failures.expect(weft_barrier(r.comm, &options, nullptr) == WEFT_OK, "barrier");
   });
   CHECK(error == "");
-  notes.check();
+  failures.check();
   CHECK(fake_nccl_calls("ncclAllReduce") == 0);
 }
 
 TEST_CASE("ranks that make different calls over nccl get an error, and nothing is launched") {
   const FakeNccl fake;
-  Notes notes;
+  RankFailures failures;
   const std::string error = run_nccl(2, [&](Rank& r) {
     Stream stream(r.rank);
     DeviceBuffer<float> buffer(100, r.rank);
     const weft_coll_options options = on(stream);
     const weft_status status = weft_all_reduce(r.comm, buffer.get(), buffer.get(), r.rank == 0 ? 100 : 50,
                                                WEFT_DTYPE_F32, WEFT_OP_SUM, &options, nullptr);
-    notes.expect(status == WEFT_ERR_MISMATCH, std::to_string(status));
-    notes.expect(contains(error_of(r.comm), "all_reduce sum f32 x 50 of CUDA memory"), error_of(r.comm));
+    failures.expect(status == WEFT_ERR_MISMATCH, std::to_string(status));
+    failures.expect(contains(error_of(r.comm), "all_reduce sum f32 x 50 of CUDA memory"), error_of(r.comm));
   });
   CHECK(error == "");
-  notes.check();
+  failures.check();
   CHECK(fake_nccl_calls("ncclAllReduce") == 0);
 }
 
 TEST_CASE("a rank that does not join an operation over nccl is named") {
   const FakeNccl fake;
-  Notes notes;
+  RankFailures failures;
   const std::string error = run_nccl(3, [&](Rank& r) {
     Stream stream(r.rank);
     DeviceBuffer<float> buffer(100, r.rank);
@@ -202,18 +202,18 @@ TEST_CASE("a rank that does not join an operation over nccl is named") {
     }
     const weft_status status = weft_all_reduce(r.comm, buffer.get(), buffer.get(), 100, WEFT_DTYPE_F32,
                                                WEFT_OP_SUM, &options, nullptr);
-    notes.expect(status == WEFT_ERR_TIMEOUT, std::to_string(status));
-    notes.expect(contains(error_of(r.comm), "waiting for rank 2"), error_of(r.comm));
+    failures.expect(status == WEFT_ERR_TIMEOUT, std::to_string(status));
+    failures.expect(contains(error_of(r.comm), "waiting for rank 2"), error_of(r.comm));
   });
   CHECK(error == "");
-  notes.check();
+  failures.check();
 }
 
 TEST_CASE("a call that NCCL refuses on one rank ends the operation on all") {
   for (const char* call : {"ncclAllReduce", "ncclBroadcast"}) {
     const FakeNccl fake;
     fake_nccl_fail(call, ncclInternalError);
-    Notes notes;
+    RankFailures failures;
     const std::string error = run_nccl(3, [&](Rank& r) {
       Stream stream(r.rank);
       DeviceBuffer<float> buffer(5000, r.rank);
@@ -224,26 +224,26 @@ TEST_CASE("a call that NCCL refuses on one rank ends the operation on all") {
                       &requests[0]);
       weft_broadcast(r.comm, buffer.get(), 5000, WEFT_DTYPE_F32, 0, &options, &requests[1]);
       // A stream continues when the operation that it waits for fails.
-      notes.expect(cudaStreamSynchronize(stream.get()) == cudaSuccess, "the stream hangs");
+      failures.expect(cudaStreamSynchronize(stream.get()) == cudaSuccess, "the stream hangs");
       weft_status last = WEFT_OK;
       for (weft_request*& request : requests) {
         if (request == nullptr) continue;
         last = weft_request_wait(request, 10'000);
         weft_request_release(&request);
       }
-      notes.expect(last == WEFT_ERR_SYSTEM || last == WEFT_ERR_PEER_FAILED, std::to_string(last));
-      notes.expect(contains(error_of(r.comm), "NCCL: ") && contains(error_of(r.comm), "internal error"),
-                   error_of(r.comm));
+      failures.expect(last == WEFT_ERR_SYSTEM || last == WEFT_ERR_PEER_FAILED, std::to_string(last));
+      failures.expect(contains(error_of(r.comm), "NCCL: ") && contains(error_of(r.comm), "internal error"),
+                      error_of(r.comm));
     });
     CHECK(error == "");
-    notes.check();
+    failures.check();
     CHECK(fake_nccl_calls("ncclCommAbort") >= 1);
   }
 }
 
 TEST_CASE("an asynchronous NCCL error is reported by name") {
   const FakeNccl fake;
-  Notes notes;
+  RankFailures failures;
   const std::string error = run_nccl(2, [&](Rank& r) {
     Stream stream(r.rank);
     DeviceBuffer<float> buffer(100, r.rank);
@@ -253,16 +253,16 @@ TEST_CASE("an asynchronous NCCL error is reported by name") {
     weft_barrier(r.comm, nullptr, nullptr);
     const weft_status status = weft_all_reduce(r.comm, buffer.get(), buffer.get(), 100, WEFT_DTYPE_F32,
                                                WEFT_OP_SUM, &options, nullptr);
-    notes.expect(status == WEFT_ERR_PEER_FAILED, std::to_string(status));
-    notes.expect(contains(error_of(r.comm), "remote process exited"), error_of(r.comm));
+    failures.expect(status == WEFT_ERR_PEER_FAILED, std::to_string(status));
+    failures.expect(contains(error_of(r.comm), "remote process exited"), error_of(r.comm));
   });
   CHECK(error == "");
-  notes.check();
+  failures.check();
 }
 
 TEST_CASE("an abort during an NCCL operation releases the program's stream") {
   const FakeNccl fake(9, 3000);
-  Notes notes;
+  RankFailures failures;
   const std::string error = run_nccl(2, [&](Rank& r) {
     Stream stream(r.rank);
     DeviceBuffer<float> buffer(50'000, r.rank);
@@ -273,13 +273,13 @@ TEST_CASE("an abort during an NCCL operation releases the program's stream") {
                     &request);
     while (r.rank == 1 && fake_nccl_calls("ncclAllReduce") == 0) std::this_thread::yield();
     if (r.rank == 1) weft_comm_abort(r.comm, "enough");
-    notes.expect(cudaStreamSynchronize(stream.get()) == cudaSuccess, "the stream hangs");
+    failures.expect(cudaStreamSynchronize(stream.get()) == cudaSuccess, "the stream hangs");
     const weft_status status = weft_request_wait(request, 10'000);
-    notes.expect(status == WEFT_OK || status == WEFT_ERR_ABORTED, std::to_string(status));
+    failures.expect(status == WEFT_OK || status == WEFT_ERR_ABORTED, std::to_string(status));
     weft_request_release(&request);
   });
   CHECK(error == "");
-  notes.check();
+  failures.check();
 }
 
 TEST_CASE("two ranks on one device are refused with NCCL's error text") {
@@ -292,7 +292,7 @@ TEST_CASE("two ranks on one device are refused with NCCL's error text") {
 
 TEST_CASE("a communicator of nccl has one device") {
   const FakeNccl fake;
-  Notes notes;
+  RankFailures failures;
   const std::string error = run_nccl(1, [&](Rank& r) {
     Stream stream(1);
     DeviceBuffer<float> buffer(100, 1);
@@ -300,10 +300,10 @@ TEST_CASE("a communicator of nccl has one device") {
     weft_request* request = nullptr;
     const weft_status status = weft_all_reduce(r.comm, buffer.get(), buffer.get(), 100, WEFT_DTYPE_F32,
                                                WEFT_OP_SUM, &options, &request);
-    notes.expect(status == WEFT_ERR_ARG, std::to_string(status));
+    failures.expect(status == WEFT_ERR_ARG, std::to_string(status));
   });
   CHECK(error == "");
-  notes.check();
+  failures.check();
 }
 
 TEST_CASE("an unusable NCCL is reported with the reason") {

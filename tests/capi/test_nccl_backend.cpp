@@ -165,24 +165,24 @@ TEST_CASE("nccl: every collective of every type and operation, in place and not"
     const size_t count = round.count;
     INFO(round.ranks << " ranks x " << count);
     const NcclRun nccl(count + 1, 40);
-    Notes notes;
-    notes.expect(nccl.run(nccl.ranks_sharing(round.ranks), [&](Rank& r) {
+    RankFailures failures;
+    failures.expect(nccl.run(nccl.ranks_sharing(round.ranks), [&](Rank& r) {
       for (int32_t dtype = WEFT_DTYPE_U8; dtype <= WEFT_DTYPE_F64; dtype++)
-        notes.expect(try_calls(r, dtype, count, true));
+        failures.expect(try_calls(r, dtype, count, true));
     }));
-    notes.check();
+    failures.check();
   }
 }
 
 TEST_CASE("nccl: collectives of large blocks") {
   const NcclRun nccl(5);
-  Notes notes;
-  notes.expect(nccl.run(nccl.ranks_sharing(2), [&](Rank& r) {
+  RankFailures failures;
+  failures.expect(nccl.run(nccl.ranks_sharing(2), [&](Rank& r) {
     for (const int32_t dtype :
          {WEFT_DTYPE_I8, WEFT_DTYPE_F16, WEFT_DTYPE_BF16, WEFT_DTYPE_F32, WEFT_DTYPE_F64})
-      notes.expect(try_calls(r, dtype, kLarge, false));
+      failures.expect(try_calls(r, dtype, kLarge, false));
   }));
-  notes.check();
+  failures.check();
 }
 
 TEST_CASE("nccl: messages go both ways at once, of any size") {
@@ -190,8 +190,8 @@ TEST_CASE("nccl: messages go both ways at once, of any size") {
   const int size = nccl.ranks_sharing(2);
   if (size < 2)
     WEFT_SKIP("a rank alone has nobody to send to: it needs two devices, or an NCCL that shares one");
-  Notes notes;
-  notes.expect(nccl.run(size, [&](Rank& r) {
+  RankFailures failures;
+  failures.expect(nccl.run(size, [&](Rank& r) {
     for (const size_t count : {size_t{0}, size_t{1}, size_t{257}, kLarge}) {
       const Memory mine(r, count * 4), theirs(r, count * 4);
       const weft_coll_options options = on(mine.stream());
@@ -202,59 +202,59 @@ TEST_CASE("nccl: messages go both ways at once, of any size") {
           put(&wanted[i * 4], WEFT_DTYPE_F32, value(1 - r.rank, i, round));
         }
         mine.write(sent, mine.get());
-        notes.expect(weft_group_begin(r.comm) == WEFT_OK, "group");
+        failures.expect(weft_group_begin(r.comm) == WEFT_OK, "group");
         weft_send(r.comm, mine.get(), count, WEFT_DTYPE_F32, 1 - r.rank, &options, nullptr);
         weft_recv(r.comm, theirs.get(), count, WEFT_DTYPE_F32, 1 - r.rank, &options, nullptr);
-        notes.expect(weft_group_end(r.comm, nullptr) == WEFT_OK, error_of(r.comm));
-        notes.expect(theirs.read(count * 4, theirs.get()) == wanted, std::to_string(count) + " differ");
+        failures.expect(weft_group_end(r.comm, nullptr) == WEFT_OK, error_of(r.comm));
+        failures.expect(theirs.read(count * 4, theirs.get()) == wanted, std::to_string(count) + " differ");
       }
     }
   }));
-  notes.check();
+  failures.check();
 }
 
 TEST_CASE("nccl: a call that is refused leaves the communicator as it was") {
   const NcclRun nccl(17);
-  Notes notes;
-  notes.expect(nccl.run(nccl.ranks_sharing(2), [&](Rank& r) {
+  RankFailures failures;
+  failures.expect(nccl.run(nccl.ranks_sharing(2), [&](Rank& r) {
     const Memory memory(r, 2 * static_cast<size_t>(r.size) * 100 * 4);
     std::vector<float> host(100);
     for (int round = 0; round < 3; round++) {
       const weft_status status = execute({WEFT_COLL_ALL_REDUCE, WEFT_DTYPE_F32, 100}, r, host.data(),
                                          host.data(), memory.stream().view());
-      notes.expect(status == WEFT_ERR_ARG && error_of(r.comm).find("host memory") != std::string::npos,
-                   std::to_string(status) + ": " + error_of(r.comm));
-      notes.expect(try_call(r, memory, {WEFT_COLL_ALL_REDUCE, WEFT_DTYPE_F32, 100}));
+      failures.expect(status == WEFT_ERR_ARG && error_of(r.comm).find("host memory") != std::string::npos,
+                      std::to_string(status) + ": " + error_of(r.comm));
+      failures.expect(try_call(r, memory, {WEFT_COLL_ALL_REDUCE, WEFT_DTYPE_F32, 100}));
     }
   }));
-  notes.check();
+  failures.check();
 }
 
 TEST_CASE("nccl: splits of a communicator work beside it, their ranks in another order") {
   const NcclRun nccl(19, 60);
-  Notes notes;
-  notes.expect(nccl.run(nccl.ranks_sharing(4), [&](Rank& r) {
+  RankFailures failures;
+  failures.expect(nccl.run(nccl.ranks_sharing(4), [&](Rank& r) {
     Rank part{r.context};
     weft_error error = WEFT_ERROR_INIT;
-    notes.expect(weft_comm_split(r.comm, r.rank / 2, -r.rank, &part.comm, &error) == WEFT_OK, error.text);
+    failures.expect(weft_comm_split(r.comm, r.rank / 2, -r.rank, &part.comm, &error) == WEFT_OK, error.text);
     if (part.comm == nullptr) return;
     weft_comm_info info{};
     info.struct_size = sizeof info;
-    notes.expect(weft_comm_query(part.comm, &info) == WEFT_OK, "query");
+    failures.expect(weft_comm_query(part.comm, &info) == WEFT_OK, "query");
     part.rank = info.rank;
     part.size = info.size;
-    notes.expect(part.size == std::min(r.size, 2) && part.rank == (r.rank % 2 == 0 ? part.size - 1 : 0),
-                 "order");
+    failures.expect(part.size == std::min(r.size, 2) && part.rank == (r.rank % 2 == 0 ? part.size - 1 : 0),
+                    "order");
     const Memory memory(r, 2 * static_cast<size_t>(r.size) * 257 * 4);
     for (int round = 0; round < 3; round++) {
       for (const int32_t coll : {WEFT_COLL_ALL_REDUCE, WEFT_COLL_ALL_GATHER, WEFT_COLL_REDUCE_SCATTER}) {
-        notes.expect(try_call(part, memory, {coll, WEFT_DTYPE_F32, 257}));
-        notes.expect(try_call(r, memory, {coll, WEFT_DTYPE_F32, 257}));
+        failures.expect(try_call(part, memory, {coll, WEFT_DTYPE_F32, 257}));
+        failures.expect(try_call(r, memory, {coll, WEFT_DTYPE_F32, 257}));
       }
     }
     weft_barrier(r.comm, nullptr, nullptr);
     weft_comm_destroy(&part.comm);
-    notes.expect(try_call(r, memory, {WEFT_COLL_ALL_REDUCE, WEFT_DTYPE_F32, 257}));
+    failures.expect(try_call(r, memory, {WEFT_COLL_ALL_REDUCE, WEFT_DTYPE_F32, 257}));
   }));
-  notes.check();
+  failures.check();
 }

@@ -77,7 +77,7 @@ bool has(const std::string& text, const std::string& part) {
 
 TEST_CASE("a communicator works on the device of its options, not on the thread's current one") {
   const FakeNccl fake;
-  Notes notes;
+  RankFailures failures;
   const auto sum = [&](int rank, weft_comm* comm) {
     const int device = rank + 2;
     const Stream stream(device);
@@ -86,22 +86,22 @@ TEST_CASE("a communicator works on the device of its options, not on the thread'
     const weft_coll_options options = on(stream);
     const weft_status status = weft_all_reduce(comm, values.get(), values.get(), 1000, WEFT_DTYPE_F32,
                                                WEFT_OP_SUM, &options, nullptr);
-    notes.expect(status == WEFT_OK, error_of(comm));
-    notes.expect(values.read(stream)[999] == 3 * 999.0f, "the sum");
+    failures.expect(status == WEFT_OK, error_of(comm));
+    failures.expect(values.read(stream)[999] == 3 * 999.0f, "the sum");
     // A split inherits the device.
     cudaSetDevice(kThreadsDevice);
     weft_comm* part = nullptr;
     weft_error error = WEFT_ERROR_INIT;
-    notes.expect(weft_comm_split(comm, 0, rank, &part, &error) == WEFT_OK, error.text);
+    failures.expect(weft_comm_split(comm, 0, rank, &part, &error) == WEFT_OK, error.text);
     weft_comm_info info{};
     info.struct_size = sizeof info;
     weft_comm_query(part, &info);
-    notes.expect(has(info.transports, "on CUDA device " + std::to_string(device)), info.transports);
+    failures.expect(has(info.transports, "on CUDA device " + std::to_string(device)), info.transports);
     weft_comm_destroy(&part);
   };
   const auto made =
       make("nccl", [](int rank, weft_comm_options* options) { name_device(options, rank + 2); }, sum);
-  notes.check();
+  failures.check();
   for (const int rank : {0, 1}) {
     const Made& mine = made[static_cast<size_t>(rank)];
     INFO(mine.error << mine.transports);

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "capi/nccl_run.h"
-#include "capi/twin.h"
+#include "capi/reducer_pair.h"
 
 using namespace weft_test;
 
@@ -87,7 +87,7 @@ class Trained {
   weft_reducer* reducer() const { return reducer_; }
   const Stream& main() const { return main_; }
   const Stream& side() const { return side_; }
-  std::string error() const { return Twins::error(reducer_); }
+  std::string error() const { return ReducerPair::error(reducer_); }
   void* gradient(size_t i) const {
     void* view = gradients_[i]->get();
     if (how_.mode == WEFT_GRADIENT_VIEW) weft_reducer_grad_view(reducer_, i, &view);
@@ -247,37 +247,37 @@ TEST_CASE("a captured step averages new gradients with every launch, between ord
          {cudaStreamCaptureModeRelaxed, cudaStreamCaptureModeThreadLocal}) {
       INFO("gradients " << gradients << ", capture " << mode);
       const NcclRun nccl(3, 60);
-      Notes notes;
+      RankFailures failures;
       const int size = nccl.ranks(2);
-      notes.expect(nccl.run(size, [&](Rank& r) {
+      failures.expect(nccl.run(size, [&](Rank& r) {
         How how;
         how.mode = gradients;
         if (gradients == WEFT_GRADIENT_VIEW) how.tensors = dense_tensors(r.rank);
         Trained trained(r, how);
-        notes.expect(trained.created());
+        failures.expect(trained.created());
         if (!trained.created().empty()) return;
         trained.write(50);
-        notes.expect(trained.step(0));
-        notes.expect(trained.compare(50, size));
-        notes.expect(trained.capture(mode));
+        failures.expect(trained.step(0));
+        failures.expect(trained.compare(50, size));
+        failures.expect(trained.capture(mode));
         const weft_reducer_stats captured = trained.stats();
-        notes.expect(captured.captures == 1 && captured.launches == 0 && captured.steps == 1,
-                     "the capture ran");
+        failures.expect(captured.captures == 1 && captured.launches == 0 && captured.steps == 1,
+                        "the capture ran");
         for (uint64_t seed = 1; seed < 6; seed++) {
           trained.write(seed * 100);
-          notes.expect(trained.launch());
-          notes.expect(trained.compare(seed * 100, size));
+          failures.expect(trained.launch());
+          failures.expect(trained.compare(seed * 100, size));
         }
-        notes.expect(waits_for(trained, 5) && trained.stats().launches == 5, "launches are not counted");
-        notes.expect(trained.stats().steps == 1, "launches are counted as steps");
+        failures.expect(waits_for(trained, 5) && trained.stats().launches == 5, "launches are not counted");
+        failures.expect(trained.stats().steps == 1, "launches are counted as steps");
         trained.write(70);
-        notes.expect(trained.step(0));
-        notes.expect(trained.compare(70, size));
+        failures.expect(trained.step(0));
+        failures.expect(trained.compare(70, size));
         trained.write(80);
-        notes.expect(trained.launch());
-        notes.expect(trained.compare(80, size));
+        failures.expect(trained.launch());
+        failures.expect(trained.compare(80, size));
       }));
-      notes.check();
+      failures.check();
     }
   }
 }
@@ -287,26 +287,26 @@ TEST_CASE(
   for (const int32_t travels : {WEFT_DTYPE_BF16, WEFT_DTYPE_F16}) {
     INFO("type " << travels);
     const NcclRun nccl(7, 60);
-    Notes notes;
+    RankFailures failures;
     const int size = nccl.ranks(4);
-    notes.expect(nccl.run(size, [&](Rank& r) {
+    failures.expect(nccl.run(size, [&](Rank& r) {
       How how;
       how.reduce_dtype = travels;
       how.micro_batches = 2;
       Trained trained(r, how);
-      notes.expect(trained.created());
+      failures.expect(trained.created());
       if (!trained.created().empty()) return;
       size_t one = 0, two = 0;
-      notes.expect(trained.capture(cudaStreamCaptureModeRelaxed, &one));
-      notes.expect(trained.capture(cudaStreamCaptureModeRelaxed, &two));
+      failures.expect(trained.capture(cudaStreamCaptureModeRelaxed, &one));
+      failures.expect(trained.capture(cudaStreamCaptureModeRelaxed, &two));
       for (const size_t number : {two, one, one, two}) {
         trained.write(10 * number);
-        notes.expect(trained.launch(number));
-        notes.expect(trained.compare(10 * number, 2.0 * size));
+        failures.expect(trained.launch(number));
+        failures.expect(trained.compare(10 * number, 2.0 * size));
       }
-      notes.expect(trained.stats().captures == 2 && waits_for(trained, 4), "not counted");
+      failures.expect(trained.stats().captures == 2 && waits_for(trained, 4), "not counted");
     }));
-    notes.check();
+    failures.check();
   }
 }
 
@@ -314,34 +314,34 @@ TEST_CASE("a captured step with fp16 or bf16 divides first, then rounds") {
   for (const char* const hook : {"fp16", "bf16"}) {
     INFO(hook);
     const NcclRun nccl(9, 60);
-    Notes notes;
+    RankFailures failures;
     const int size = nccl.ranks(2);
-    notes.expect(nccl.run(size, [&](Rank& r) {
+    failures.expect(nccl.run(size, [&](Rank& r) {
       How how;
       how.hook = hook;
       how.micro_batches = 2;
       Trained trained(r, how);
-      notes.expect(trained.created());
+      failures.expect(trained.created());
       if (!trained.created().empty()) return;
-      notes.expect(trained.capture(cudaStreamCaptureModeRelaxed));
+      failures.expect(trained.capture(cudaStreamCaptureModeRelaxed));
       for (uint64_t seed = 1; seed < 4; seed++) {
         trained.write(seed * 10);
-        notes.expect(trained.launch());
-        notes.expect(trained.compare(seed * 10, 2.0 * size));
+        failures.expect(trained.launch());
+        failures.expect(trained.compare(seed * 10, 2.0 * size));
       }
     }));
-    notes.check();
+    failures.check();
   }
 }
 
 TEST_CASE("options that cannot be captured are refused by name at the reducer's creation") {
   const NcclRun nccl;
   if (nccl.ranks(2) < 2) WEFT_SKIP("it needs two devices");
-  Notes notes;
+  RankFailures failures;
   const auto refuses = [&](const std::string& part, const std::function<How(int)>& how) {
-    notes.expect(nccl.run(2, [&](Rank& r) {
+    failures.expect(nccl.run(2, [&](Rank& r) {
       const Trained trained(r, how(r.rank));
-      notes.expect(has(trained.created(), part), "'" + trained.created() + "' and not '" + part + "'");
+      failures.expect(has(trained.created(), part), "'" + trained.created() + "' and not '" + part + "'");
     }));
   };
   const auto with = [](uint64_t flags) {
@@ -367,35 +367,35 @@ TEST_CASE("options that cannot be captured are refused by name at the reducer's 
   });
   refuses("backend 'nccl' does not support graphs of CUDA device",
           [&](int rank) { return How{.tensors = {{"a", {5}, WEFT_DTYPE_F32, nccl.other(rank)}}}; });
-  notes.check();
+  failures.check();
 }
 
 TEST_CASE("calls that a captured step does not allow are refused by name, and later steps work") {
   const NcclRun nccl;
-  Notes notes;
+  RankFailures failures;
   const int size = nccl.ranks(2);
-  notes.expect(nccl.run(size, [&](Rank& r) {
+  failures.expect(nccl.run(size, [&](Rank& r) {
     Trained trained(r, {});
-    notes.expect(trained.created());
+    failures.expect(trained.created());
     if (!trained.created().empty()) return;
     weft_reducer* const reducer = trained.reducer();
     const auto refused = [&](weft_status status, weft_status code, const std::string& part) {
-      notes.expect(status == code && has(trained.error(), part),
-                   std::to_string(status) + ": " + trained.error() + ", not " + part);
+      failures.expect(status == code && has(trained.error(), part),
+                      std::to_string(status) + ": " + trained.error() + ", not " + part);
     };
     weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
     begin.flags = WEFT_BEGIN_CAPTURE | WEFT_BEGIN_LOCAL;
     refused(weft_reducer_begin(reducer, &begin), WEFT_ERR_ARG, "WEFT_BEGIN_CAPTURE excludes");
     begin.flags = WEFT_BEGIN_LOCAL;
-    notes.expect(weft_reducer_begin(reducer, &begin) == WEFT_OK, "local");
-    notes.expect(weft_reducer_finish(reducer, nullptr) == WEFT_OK, "local");
+    failures.expect(weft_reducer_begin(reducer, &begin) == WEFT_OK, "local");
+    failures.expect(weft_reducer_finish(reducer, nullptr) == WEFT_OK, "local");
     begin.flags = WEFT_BEGIN_CAPTURE;
     refused(weft_reducer_begin(reducer, &begin), WEFT_ERR_STATE, "local steps have added up");
     trained.write(1);
-    notes.expect(trained.step(0));
+    failures.expect(trained.step(0));
 
     // Streams that are not captured.
-    notes.expect(weft_reducer_begin(reducer, &begin) == WEFT_OK, trained.error());
+    failures.expect(weft_reducer_begin(reducer, &begin) == WEFT_OK, trained.error());
     refused(weft_reducer_begin(reducer, &begin), WEFT_ERR_STATE, "begin inside a captured step");
     refused(weft_reducer_ready(reducer, 0, trained.gradient(0), trained.main().view()), WEFT_ERR_STATE,
             "but this stream is not: begin the capture first");
@@ -412,11 +412,11 @@ TEST_CASE("calls that a captured step does not allow are refused by name, and la
     // A capture in which a gradient is missing.
     cudaSetDevice(r.rank);
     cudaGraph_t graph = nullptr;
-    notes.expect(cudaStreamBeginCapture(trained.main().get(), cudaStreamCaptureModeRelaxed) == cudaSuccess,
-                 "");
-    notes.expect(weft_reducer_begin(reducer, &begin) == WEFT_OK, trained.error());
-    notes.expect(weft_reducer_ready(reducer, 1, trained.gradient(1), trained.main().view()) == WEFT_OK,
-                 trained.error());
+    failures.expect(cudaStreamBeginCapture(trained.main().get(), cudaStreamCaptureModeRelaxed) == cudaSuccess,
+                    "");
+    failures.expect(weft_reducer_begin(reducer, &begin) == WEFT_OK, trained.error());
+    failures.expect(weft_reducer_ready(reducer, 1, trained.gradient(1), trained.main().view()) == WEFT_OK,
+                    trained.error());
     refused(weft_reducer_ready(reducer, 1, trained.gradient(1), trained.main().view()), WEFT_ERR_STATE,
             "became ready twice");
     weft_finish_options finish = WEFT_FINISH_OPTIONS_INIT;
@@ -425,50 +425,50 @@ TEST_CASE("calls that a captured step does not allow are refused by name, and la
             "never became ready in a captured step: 'conv'");
     if (cudaStreamEndCapture(trained.main().get(), &graph) == cudaSuccess) cudaGraphDestroy(graph);
     (void)cudaGetLastError();
-    notes.expect(trained.stats().captures == 0, "it counts as captured");
+    failures.expect(trained.stats().captures == 0, "it counts as captured");
 
     // Both kinds of steps work after these errors.
     trained.write(2);
-    notes.expect(trained.step(0));
-    notes.expect(trained.compare(2, size));
-    notes.expect(trained.capture(cudaStreamCaptureModeThreadLocal));
+    failures.expect(trained.step(0));
+    failures.expect(trained.compare(2, size));
+    failures.expect(trained.capture(cudaStreamCaptureModeThreadLocal));
     trained.write(3);
-    notes.expect(trained.launch());
-    notes.expect(trained.compare(3, size));
+    failures.expect(trained.launch());
+    failures.expect(trained.compare(3, size));
   }));
-  notes.check();
+  failures.check();
 }
 
 TEST_CASE("a captured step without WEFT_REDUCER_GRAPH is refused") {
   const NcclRun nccl;
-  Notes notes;
-  notes.expect(nccl.run(1, [&](Rank& r) {
+  RankFailures failures;
+  failures.expect(nccl.run(1, [&](Rank& r) {
     Trained trained(r, {.flags = 0});
-    notes.expect(trained.created());
+    failures.expect(trained.created());
     const std::string wrong = trained.step(WEFT_BEGIN_CAPTURE);
-    notes.expect(has(wrong, "needs a reducer that was created with WEFT_REDUCER_GRAPH"), wrong);
+    failures.expect(has(wrong, "needs a reducer that was created with WEFT_REDUCER_GRAPH"), wrong);
   }));
-  notes.check();
+  failures.check();
 }
 
 TEST_CASE("a launch that one rank does not make fails the communicator at the reducer's deadline") {
   const NcclRun nccl;
   if (nccl.ranks(2) < 2) WEFT_SKIP("it needs two devices");
-  Notes notes;
-  notes.expect(nccl.run(2, [&](Rank& r) {
+  RankFailures failures;
+  failures.expect(nccl.run(2, [&](Rank& r) {
     Trained trained(r, {.timeout_ms = 500});
-    notes.expect(trained.created());
+    failures.expect(trained.created());
     if (!trained.created().empty()) return;
-    notes.expect(trained.capture(cudaStreamCaptureModeRelaxed));
+    failures.expect(trained.capture(cudaStreamCaptureModeRelaxed));
     trained.write(1);
-    if (r.rank == 0) notes.expect(trained.launch());
+    if (r.rank == 0) failures.expect(trained.launch());
     weft_error failure = WEFT_ERROR_INIT;
     while (weft_comm_error(r.comm, &failure) == WEFT_OK && failure.code == WEFT_OK) std::this_thread::yield();
-    notes.expect(failure.code == WEFT_ERR_TIMEOUT &&
-                     has(failure.text, "rank 0, launch 1 of a captured step: it does not end"),
-                 failure.text);
-    notes.expect(cudaStreamSynchronize(trained.main().get()) == cudaSuccess, "the stream hangs");
-    notes.expect(!trained.step(WEFT_BEGIN_CAPTURE).empty(), "it goes on");
+    failures.expect(failure.code == WEFT_ERR_TIMEOUT &&
+                        has(failure.text, "rank 0, launch 1 of a captured step: it does not end"),
+                    failure.text);
+    failures.expect(cudaStreamSynchronize(trained.main().get()) == cudaSuccess, "the stream hangs");
+    failures.expect(!trained.step(WEFT_BEGIN_CAPTURE).empty(), "it goes on");
   }));
-  notes.check();
+  failures.check();
 }

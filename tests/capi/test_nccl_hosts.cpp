@@ -51,18 +51,18 @@ TEST_CASE("sums over hosts use NCCL inside each host and pinned memory between t
       INFO(hosts << " x " << count);
       const FakeNccl fake(count, 60);
       if (!here()) return;
-      Notes notes;
+      RankFailures failures;
       const std::string error = run_on_hosts(hosts, [&](Rank& r) {
         Stream stream(r.rank);
         DeviceBuffer<float> src(count, r.rank), dst(count, r.rank);
         const weft_coll_options options = on(stream);
         const auto n = static_cast<size_t>(r.size);
         const auto compare = [&](const char* what, weft_status status, bool mine, auto&& expected) {
-          notes.expect(status == WEFT_OK, std::string(what) + ": " + error_of(r.comm));
+          failures.expect(status == WEFT_OK, std::string(what) + ": " + error_of(r.comm));
           const std::vector<float> got = dst.read(stream);
           size_t wrong = 0;
           for (size_t i = 0; i < count && mine; i++) wrong += got[i] != expected(i);
-          notes.expect(wrong == 0, std::string(what) + ": " + std::to_string(wrong) + " wrong");
+          failures.expect(wrong == 0, std::string(what) + ": " + std::to_string(wrong) + " wrong");
         };
         for (int root = 0; root < r.size; root++) {
           src.write(stream, [&](size_t i) { return static_cast<float>(i % 1000 + size_t(r.rank)); });
@@ -88,15 +88,15 @@ TEST_CASE("sums over hosts use NCCL inside each host and pinned memory between t
         // Host memory over the same communicator, and operations that NCCL lacks.
         int64_t one = 1;
         weft_all_reduce(r.comm, &one, &one, 1, WEFT_DTYPE_I64, WEFT_OP_SUM, nullptr, nullptr);
-        notes.expect(one == r.size, "host memory");
+        failures.expect(one == r.size, "host memory");
         DeviceBuffer<int16_t> small(count, r.rank);
         small.write(stream, [](size_t) { return int16_t{3}; });
         weft_all_reduce(r.comm, small.get(), small.get(), count, WEFT_DTYPE_I16, WEFT_OP_SUM, &options,
                         nullptr);
-        notes.expect(small.read(stream)[count - 1] == 3 * r.size, "i16");
+        failures.expect(small.read(stream)[count - 1] == 3 * r.size, "i16");
       });
       CHECK(error == "");
-      notes.check();
+      failures.check();
       CHECK(fake_nccl_calls("ncclReduce") > 0);
       const bool spreads = std::string(hosts) != "0,0,1" && count > 1;
       CHECK((fake_nccl_calls("ncclReduceScatter") > 0) == spreads);
@@ -109,7 +109,7 @@ TEST_CASE("sums over hosts use NCCL inside each host and pinned memory between t
 TEST_CASE("means of f16 over hosts do not overflow") {
   const FakeNccl fake(5);
   if (!here()) return;
-  Notes notes;
+  RankFailures failures;
   const std::string error = run_on_hosts("0,0,1,1", [&](Rank& r) {
     Stream stream(r.rank);
     constexpr uint16_t kF16Big = 0x7a00;  // 49152: twice that overflows f16
@@ -117,15 +117,15 @@ TEST_CASE("means of f16 over hosts do not overflow") {
       DeviceBuffer<uint16_t> buffer(count, r.rank);
       const weft_coll_options options = on(stream);
       buffer.write(stream, [](size_t) { return kF16Big; });
-      notes.expect(weft_all_reduce(r.comm, buffer.get(), buffer.get(), count, WEFT_DTYPE_F16, WEFT_OP_AVG,
-                                   &options, nullptr) == WEFT_OK,
-                   error_of(r.comm));
+      failures.expect(weft_all_reduce(r.comm, buffer.get(), buffer.get(), count, WEFT_DTYPE_F16, WEFT_OP_AVG,
+                                      &options, nullptr) == WEFT_OK,
+                      error_of(r.comm));
       const std::vector<uint16_t> got = buffer.read(stream);
-      notes.expect(got == std::vector<uint16_t>(count, kF16Big), "mean of " + std::to_string(count));
+      failures.expect(got == std::vector<uint16_t>(count, kF16Big), "mean of " + std::to_string(count));
     }
   });
   CHECK(error == "");
-  notes.check();
+  failures.check();
   CHECK(fake_nccl_calls("ncclReduceScatter") > 0);
 }
 
@@ -134,22 +134,22 @@ TEST_CASE("gradients stay on their devices inside hosts, and have the bits of th
     INFO(hosts);
     const FakeNccl fake(8, 60);
     if (!here()) return;
-    Notes notes;
-    notes.expect(run_on_hosts(hosts, [&](Rank& r) {
+    RankFailures failures;
+    failures.expect(run_on_hosts(hosts, [&](Rank& r) {
       const std::vector<Tensor> tensors = {{"conv", {8, 3, 3, 3}, WEFT_DTYPE_F32, r.rank},
                                            {"host", {37}, WEFT_DTYPE_F32, kHost},
                                            {"narrow", {40'000}, WEFT_DTYPE_BF16, r.rank},
                                            {"large", {20'001}, WEFT_DTYPE_F32, r.rank}};
-      Twins twins(r, tensors, {.mode = WEFT_GRADIENT_COPY, .limit = 1u << 20});
-      notes.expect(twins.created());
-      for (uint64_t seed = 1; seed < 4 && twins.created().empty(); seed++) {
-        notes.expect(twins.begin(WEFT_BEGIN_OPTIONS_INIT));
-        for (size_t i = 0; i < tensors.size(); i++) notes.expect(twins.ready(i, seed * 100 + i));
-        notes.expect(twins.finish(WEFT_FINISH_OPTIONS_INIT, seed % 2 == 0));
-        notes.expect(twins.compare());
+      ReducerPair reducers(r, tensors, {.mode = WEFT_GRADIENT_COPY, .limit = 1u << 20});
+      failures.expect(reducers.created());
+      for (uint64_t seed = 1; seed < 4 && reducers.created().empty(); seed++) {
+        failures.expect(reducers.begin(WEFT_BEGIN_OPTIONS_INIT));
+        for (size_t i = 0; i < tensors.size(); i++) failures.expect(reducers.ready(i, seed * 100 + i));
+        failures.expect(reducers.finish(WEFT_FINISH_OPTIONS_INIT, seed % 2 == 0));
+        failures.expect(reducers.compare());
       }
     }));
-    notes.check();
+    failures.check();
     CHECK(fake_nccl_calls("ncclReduceScatter") + fake_nccl_calls("ncclReduce") > 0);
   }
 }
@@ -159,7 +159,7 @@ TEST_CASE("a call that NCCL refuses inside one host ends the operation on all ho
     for (const uint64_t seed : {1u, 2u, 3u}) {
       const FakeNccl fake(seed, 500);
       if (!here()) return;
-      Notes notes;
+      RankFailures failures;
       const std::string error = run_on_hosts("0,0,1,1", [&](Rank& r) {
         constexpr size_t kCount = 3'000'000;  // several pieces
         Stream stream(r.rank);
@@ -171,14 +171,14 @@ TEST_CASE("a call that NCCL refuses inside one host ends the operation on all ho
         weft_request* request = nullptr;
         weft_all_reduce(r.comm, buffer.get(), buffer.get(), kCount, WEFT_DTYPE_F32, WEFT_OP_SUM, &options,
                         &request);
-        notes.expect(cudaStreamSynchronize(stream.get()) == cudaSuccess, "the stream hangs");
+        failures.expect(cudaStreamSynchronize(stream.get()) == cudaSuccess, "the stream hangs");
         const weft_status status = weft_request_wait(request, 10'000);
         weft_request_release(&request);
-        notes.expect(status == WEFT_ERR_SYSTEM || status == WEFT_ERR_PEER_FAILED, std::to_string(status));
-        notes.expect(contains(error_of(r.comm), "internal error"), error_of(r.comm));
+        failures.expect(status == WEFT_ERR_SYSTEM || status == WEFT_ERR_PEER_FAILED, std::to_string(status));
+        failures.expect(contains(error_of(r.comm), "internal error"), error_of(r.comm));
       });
       CHECK(error == "");
-      notes.check();
+      failures.check();
       CHECK(fake_nccl_calls("ncclCommAbort") >= 1);
     }
   }
@@ -188,7 +188,7 @@ TEST_CASE("over hosts, missing ranks and ranks that make another call are named"
   for (const bool differs : {false, true}) {
     const FakeNccl fake;
     if (!here()) return;
-    Notes notes;
+    RankFailures failures;
     const std::string error = run_on_hosts("0,0,1,1", [&](Rank& r) {
       Stream stream(r.rank);
       DeviceBuffer<float> buffer(100'000, r.rank);
@@ -203,14 +203,14 @@ TEST_CASE("over hosts, missing ranks and ranks that make another call are named"
       while (weft_comm_error(r.comm, &failure) == WEFT_OK && failure.code == WEFT_OK)
         std::this_thread::yield();
       const weft_status expected = differs ? WEFT_ERR_MISMATCH : WEFT_ERR_TIMEOUT;
-      notes.expect(failure.code == expected, error_of(r.comm));
-      notes.expect(differs || r.rank == 2 || status == WEFT_ERR_TIMEOUT, std::to_string(status));
+      failures.expect(failure.code == expected, error_of(r.comm));
+      failures.expect(differs || r.rank == 2 || status == WEFT_ERR_TIMEOUT, std::to_string(status));
       const char* const text =
           differs ? "rank 2 calls all_reduce sum f32 x 50000 of CUDA memory" : "waiting for rank 2";
-      notes.expect(contains(error_of(r.comm), text), error_of(r.comm));
+      failures.expect(contains(error_of(r.comm), text), error_of(r.comm));
     });
     CHECK(error == "");
-    notes.check();
+    failures.check();
   }
 }
 
@@ -226,34 +226,34 @@ TEST_CASE("two ranks of one host on one device are refused, of two hosts they ar
 TEST_CASE("splits of a communicator over hosts have NCCL communicators of their own") {
   const FakeNccl fake(4, 60);
   if (!here()) return;
-  Notes notes;
+  RankFailures failures;
   const std::string error = run_on_hosts("0,0,1,1,1", [&](Rank& r) {
     constexpr size_t kCount = 40'000;
     weft_comm* part = nullptr;
     const int color = r.rank < 3 ? 0 : 1;  // one part spans two hosts, the other lies on one
-    notes.expect(weft_comm_split(r.comm, color, -r.rank, &part, nullptr) == WEFT_OK, error_of(r.comm));
+    failures.expect(weft_comm_split(r.comm, color, -r.rank, &part, nullptr) == WEFT_OK, error_of(r.comm));
     Stream stream(r.rank);
     DeviceBuffer<int32_t> buffer(kCount, r.rank);
     const weft_coll_options options = on(stream);
     for (weft_comm* comm : {part, r.comm, part}) {
       buffer.write(stream, [](size_t i) { return static_cast<int32_t>(i); });
-      notes.expect(weft_all_reduce(comm, buffer.get(), buffer.get(), kCount, WEFT_DTYPE_I32, WEFT_OP_SUM,
-                                   &options, nullptr) == WEFT_OK,
-                   error_of(comm));
+      failures.expect(weft_all_reduce(comm, buffer.get(), buffer.get(), kCount, WEFT_DTYPE_I32, WEFT_OP_SUM,
+                                      &options, nullptr) == WEFT_OK,
+                      error_of(comm));
       const int ranks = comm == r.comm ? 5 : color == 0 ? 3 : 2;
-      notes.expect(buffer.read(stream)[kCount - 1] == ranks * static_cast<int32_t>(kCount - 1), "sum");
+      failures.expect(buffer.read(stream)[kCount - 1] == ranks * static_cast<int32_t>(kCount - 1), "sum");
     }
     weft_comm_destroy(&part);
   });
   CHECK(error == "");
-  notes.check();
+  failures.check();
 }
 
 TEST_CASE("an abort during an NCCL operation inside hosts releases the program's stream") {
   for (const uint64_t seed : {1u, 2u, 3u, 4u}) {
     const FakeNccl fake(seed, 2000);
     if (!here()) return;
-    Notes notes;
+    RankFailures failures;
     const std::string error = run_on_hosts("0,0,1,1", [&](Rank& r) {
       constexpr size_t kCount = 3'000'000;
       Stream stream(r.rank);
@@ -264,12 +264,12 @@ TEST_CASE("an abort during an NCCL operation inside hosts releases the program's
                       &request);
       while (r.rank == 1 && fake_nccl_calls("ncclReduceScatter") < 2 * seed) std::this_thread::yield();
       if (r.rank == 1) weft_comm_abort(r.comm, "enough");
-      notes.expect(cudaStreamSynchronize(stream.get()) == cudaSuccess, "the stream hangs");
+      failures.expect(cudaStreamSynchronize(stream.get()) == cudaSuccess, "the stream hangs");
       const weft_status status = weft_request_wait(request, 10'000);
-      notes.expect(status == WEFT_OK || status == WEFT_ERR_ABORTED, std::to_string(status));
+      failures.expect(status == WEFT_OK || status == WEFT_ERR_ABORTED, std::to_string(status));
       weft_request_release(&request);
     });
     CHECK(error == "");
-    notes.check();
+    failures.check();
   }
 }

@@ -19,10 +19,10 @@ int32_t word(int from, int number, size_t i) {
   return from * 1'000'000 + number * 1000 + static_cast<int32_t>(i % 1000);
 }
 
-void finish(Notes& notes, const Rank& r, std::vector<weft_request*>* requests) {
+void finish(RankFailures& failures, const Rank& r, std::vector<weft_request*>* requests) {
   for (weft_request*& request : *requests) {
     const weft_status status = request == nullptr ? WEFT_ERR_ARG : weft_request_wait(request, 20'000);
-    notes.expect(status == WEFT_OK, std::to_string(status) + ": " + error_of(r.comm));
+    failures.expect(status == WEFT_OK, std::to_string(status) + ": " + error_of(r.comm));
     weft_request_release(&request);
   }
   requests->clear();
@@ -31,7 +31,7 @@ void finish(Notes& notes, const Rank& r, std::vector<weft_request*>* requests) {
 // Rank r makes these calls on a communicator of `size` ranks. Expects the failure and its text.
 void expect_failure(int size, weft_status expected, const std::string& text,
                     const std::function<weft_status(Rank&, Buffer&, const weft_coll_options&)>& call) {
-  Notes notes;
+  RankFailures failures;
   const std::string error = run_nccl(size, [&](Rank& r) {
     Stream stream(r.rank);
     Buffer buffer(100, r.rank);
@@ -41,11 +41,11 @@ void expect_failure(int size, weft_status expected, const std::string& text,
     weft_error failure = WEFT_ERROR_INIT;
     while (weft_comm_error(r.comm, &failure) == WEFT_OK && failure.code == WEFT_OK) std::this_thread::yield();
     if (status == WEFT_OK) return;
-    notes.expect(status == expected, std::to_string(status) + ": " + error_of(r.comm));
-    notes.expect(contains(error_of(r.comm), text), error_of(r.comm));
+    failures.expect(status == expected, std::to_string(status) + ": " + error_of(r.comm));
+    failures.expect(contains(error_of(r.comm), text), error_of(r.comm));
   });
   CHECK(error == "");
-  notes.check();
+  failures.check();
 }
 
 }  // namespace
@@ -54,7 +54,7 @@ TEST_CASE("NCCL sends messages of every size from device to device, in stream or
   for (const size_t count : {size_t{0}, size_t{1}, size_t{1000}, size_t{3'000'000}}) {
     INFO(count);
     const FakeNccl fake(count + 1);
-    Notes notes;
+    RankFailures failures;
     const std::string error = run_nccl(2, [&](Rank& r) {
       Stream stream(r.rank);
       Buffer mine(count, r.rank), theirs(count, r.rank);
@@ -62,10 +62,10 @@ TEST_CASE("NCCL sends messages of every size from device to device, in stream or
       const int peer = 1 - r.rank;
       for (int round = 0; round < 4; round++) {
         mine.write(stream, [&](size_t i) { return word(r.rank, round, i); });
-        notes.expect(weft_group_begin(r.comm) == WEFT_OK, "group");
+        failures.expect(weft_group_begin(r.comm) == WEFT_OK, "group");
         weft_send(r.comm, mine.get(), count, WEFT_DTYPE_I32, peer, &options, nullptr);
         weft_recv(r.comm, theirs.get(), count, WEFT_DTYPE_I32, peer, &options, nullptr);
-        notes.expect(weft_group_end(r.comm, nullptr) == WEFT_OK, error_of(r.comm));
+        failures.expect(weft_group_end(r.comm, nullptr) == WEFT_OK, error_of(r.comm));
         // Also sends one message at a time, in this direction and then in the other.
         weft_status status = WEFT_OK;
         if (r.rank == round % 2) {
@@ -74,15 +74,15 @@ TEST_CASE("NCCL sends messages of every size from device to device, in stream or
           theirs.write(stream, [](size_t) { return -1; });
           status = weft_recv(r.comm, theirs.get(), count, WEFT_DTYPE_I32, peer, &options, nullptr);
         }
-        notes.expect(status == WEFT_OK, error_of(r.comm));
+        failures.expect(status == WEFT_OK, error_of(r.comm));
         const std::vector<int32_t> got = theirs.read(stream);
         size_t wrong = 0;
         for (size_t i = 0; i < count; i++) wrong += got[i] != word(peer, round, i);
-        notes.expect(wrong == 0, std::to_string(wrong) + " wrong");
+        failures.expect(wrong == 0, std::to_string(wrong) + " wrong");
       }
     });
     CHECK(error == "");
-    notes.check();
+    failures.check();
     CHECK(fake_nccl_calls("ncclSend") == (count == 0 ? 0 : 12));
     CHECK(fake_nccl_calls("ncclRecv") == (count == 0 ? 0 : 12));
   }
@@ -92,7 +92,7 @@ TEST_CASE("ranks of nccl may start messages and collectives in any order") {
   for (const uint64_t seed : {1u, 2u, 3u, 4u}) {
     INFO(seed);
     const FakeNccl fake(seed, 100);
-    Notes notes;
+    RankFailures failures;
     constexpr int kSize = 4, kRounds = 8;
     const std::string error = run_nccl(kSize, [&](Rank& r) {
       constexpr size_t kCount = 2000;
@@ -129,19 +129,20 @@ TEST_CASE("ranks of nccl may start messages and collectives in any order") {
           weft_send(r.comm, sent[p]->get(), kCount, WEFT_DTYPE_I32, peer, &its, add());
           weft_recv(r.comm, received[p]->get(), kCount, WEFT_DTYPE_I32, peer, &options, add());
         }
-        finish(notes, r, &requests);
-        notes.expect(sum.read(stream)[kCount - 1] == kSize * (kSize - 1) / 2, "sum");
+        finish(failures, r, &requests);
+        failures.expect(sum.read(stream)[kCount - 1] == kSize * (kSize - 1) / 2, "sum");
         for (int peer = 0; peer < kSize; peer++) {
           if (peer == r.rank) continue;
           const std::vector<int32_t> got = received[static_cast<size_t>(peer)]->read(stream);
           size_t wrong = 0;
           for (size_t i = 0; i < kCount; i++) wrong += got[i] != word(peer, round, i) + r.rank;
-          notes.expect(wrong == 0, "from " + std::to_string(peer) + ": " + std::to_string(wrong) + " wrong");
+          failures.expect(wrong == 0,
+                          "from " + std::to_string(peer) + ": " + std::to_string(wrong) + " wrong");
         }
       }
     });
     CHECK(error == "");
-    notes.check();
+    failures.check();
     CHECK(fake_nccl_calls("ncclSend") == uint64_t{kRounds * kSize * (kSize - 1)});
   }
 }
@@ -196,7 +197,7 @@ TEST_CASE("a message that NCCL refuses on one rank fails on both, with the opera
   for (const char* call : {"ncclSend", "ncclRecv"}) {
     const FakeNccl fake;
     fake_nccl_fail(call, ncclInternalError);
-    Notes notes;
+    RankFailures failures;
     const std::string error = run_nccl(2, [&](Rank& r) {
       Stream stream(r.rank);
       Buffer buffer(5000, r.rank), other(5000, r.rank);
@@ -209,17 +210,17 @@ TEST_CASE("a message that NCCL refuses on one rank fails on both, with the opera
       }
       weft_all_reduce(r.comm, other.get(), other.get(), 5000, WEFT_DTYPE_I32, WEFT_OP_SUM, &options,
                       &requests[1]);
-      notes.expect(cudaStreamSynchronize(stream.get()) == cudaSuccess, "the stream hangs");
+      failures.expect(cudaStreamSynchronize(stream.get()) == cudaSuccess, "the stream hangs");
       for (weft_request*& request : requests) {
         if (request == nullptr) continue;
         const weft_status status = weft_request_wait(request, 10'000);
-        notes.expect(status == WEFT_ERR_SYSTEM || status == WEFT_ERR_PEER_FAILED, std::to_string(status));
+        failures.expect(status == WEFT_ERR_SYSTEM || status == WEFT_ERR_PEER_FAILED, std::to_string(status));
         weft_request_release(&request);
       }
-      notes.expect(contains(error_of(r.comm), "internal error"), error_of(r.comm));
+      failures.expect(contains(error_of(r.comm), "internal error"), error_of(r.comm));
     });
     CHECK(error == "");
-    notes.check();
+    failures.check();
     CHECK(fake_nccl_calls("ncclCommAbort") >= 1);
   }
 }
@@ -227,7 +228,7 @@ TEST_CASE("a message that NCCL refuses on one rank fails on both, with the opera
 TEST_CASE("an abort during NCCL messages releases the program's streams") {
   for (const uint64_t seed : {1u, 2u, 3u}) {
     const FakeNccl fake(seed, 3000);
-    Notes notes;
+    RankFailures failures;
     const std::string error = run_nccl(3, [&](Rank& r) {
       Stream stream(r.rank);
       Buffer mine(50'000, r.rank), theirs(50'000, r.rank);
@@ -241,21 +242,21 @@ TEST_CASE("an abort during NCCL messages releases the program's streams") {
       weft_request_release(&all);
       while (r.rank == 1 && fake_nccl_calls("ncclSend") == 0) std::this_thread::yield();
       if (r.rank == 1) weft_comm_abort(r.comm, "enough");
-      notes.expect(cudaStreamSynchronize(stream.get()) == cudaSuccess, "the stream hangs");
+      failures.expect(cudaStreamSynchronize(stream.get()) == cudaSuccess, "the stream hangs");
       for (weft_request*& request : requests) {
         const weft_status status = weft_request_wait(request, 10'000);
-        notes.expect(status == WEFT_OK || status == WEFT_ERR_ABORTED, std::to_string(status));
+        failures.expect(status == WEFT_OK || status == WEFT_ERR_ABORTED, std::to_string(status));
         weft_request_release(&request);
       }
     });
     CHECK(error == "");
-    notes.check();
+    failures.check();
   }
 }
 
 TEST_CASE("in caller mode device memory is sent through host memory") {
   const FakeNccl fake;
-  Notes notes;
+  RankFailures failures;
   const std::string error = run(
       "nccl", 2, WEFT_PROGRESS_CALLER, nullptr,
       [&](Rank& r) {
@@ -266,12 +267,12 @@ TEST_CASE("in caller mode device memory is sent through host memory") {
         const weft_status status =
             r.rank == 0 ? weft_send(r.comm, buffer.get(), 1000, WEFT_DTYPE_I32, 1, &options, nullptr)
                         : weft_recv(r.comm, buffer.get(), 1000, WEFT_DTYPE_I32, 0, &options, nullptr);
-        notes.expect(status == WEFT_OK, error_of(r.comm));
-        notes.expect(buffer.read(stream)[999] == word(0, 0, 999), "data");
+        failures.expect(status == WEFT_OK, error_of(r.comm));
+        failures.expect(buffer.read(stream)[999] == word(0, 0, 999), "data");
         weft_barrier(r.comm, nullptr, nullptr);
       },
       [](Rank& r) { cudaSetDevice(r.rank); });
   CHECK(error == "");
-  notes.check();
+  failures.check();
   CHECK(fake_nccl_calls("ncclSend") == 0);
 }

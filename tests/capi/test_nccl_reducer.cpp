@@ -28,24 +28,24 @@ constexpr uint64_t kOwnBuckets = 3;
 constexpr uint64_t kWhole = 1u << 20;  // bucket limit: one bucket for each type and device
 
 // Begins a step, whose gradients become ready in an order of the rank's own.
-std::string begin_step(Twins& twins, uint64_t seed, int rank,
+std::string begin_step(ReducerPair& reducers, uint64_t seed, int rank,
                        const weft_begin_options& begin = WEFT_BEGIN_OPTIONS_INIT) {
-  std::string wrong = twins.begin(begin);
-  std::vector<size_t> order(twins.tensors().size());
+  std::string wrong = reducers.begin(begin);
+  std::vector<size_t> order(reducers.tensors().size());
   for (size_t i = 0; i < order.size(); i++) order[i] = i;
   Random random(seed + static_cast<uint64_t>(rank));
   std::shuffle(order.begin(), order.end(), random);
   for (const size_t i : order) {
-    if (wrong.empty()) wrong = twins.ready(i, seed + i);
+    if (wrong.empty()) wrong = reducers.ready(i, seed + i);
   }
   return wrong;
 }
 
-std::string step(Twins& twins, uint64_t seed, int rank, bool on_streams,
+std::string step(ReducerPair& reducers, uint64_t seed, int rank, bool on_streams,
                  const weft_begin_options& begin = WEFT_BEGIN_OPTIONS_INIT,
                  const weft_finish_options& finish = WEFT_FINISH_OPTIONS_INIT) {
-  const std::string wrong = begin_step(twins, seed, rank, begin);
-  return wrong.empty() ? twins.finish(finish, on_streams) : wrong;
+  const std::string wrong = begin_step(reducers, seed, rank, begin);
+  return wrong.empty() ? reducers.finish(finish, on_streams) : wrong;
 }
 
 uint64_t all_reduces() {
@@ -59,16 +59,16 @@ TEST_CASE("buckets of the communicator's device are averaged by NCCL, others thr
     for (const bool on_streams : {false, true}) {
       INFO("gradients " << gradients << ", streams " << on_streams);
       const FakeNccl fake(3, 60);
-      Notes notes;
-      notes.expect(run_nccl(2, [&](Rank& r) {
-        Twins twins(r, own_tensors(r.rank), {.mode = gradients, .limit = kWhole});
-        notes.expect(twins.created());
-        for (uint64_t seed = 1; seed < 4 && twins.created().empty(); seed++) {
-          notes.expect(step(twins, seed * 100, r.rank, on_streams));
-          notes.expect(twins.compare());
+      RankFailures failures;
+      failures.expect(run_nccl(2, [&](Rank& r) {
+        ReducerPair reducers(r, own_tensors(r.rank), {.mode = gradients, .limit = kWhole});
+        failures.expect(reducers.created());
+        for (uint64_t seed = 1; seed < 4 && reducers.created().empty(); seed++) {
+          failures.expect(step(reducers, seed * 100, r.rank, on_streams));
+          failures.expect(reducers.compare());
         }
       }));
-      notes.check();
+      failures.check();
       CHECK(all_reduces() == 3 * 2 * kOwnBuckets);
       CHECK(fake_nccl_calls("ncclCommRegister") == 2);
       CHECK(fake_nccl_calls("ncclCommDeregister") == 2);
@@ -86,17 +86,17 @@ TEST_CASE("random programs over nccl give the bits of their twins in host memory
     if (program.how.divide_by == WEFT_DIVIDE_WEIGHTS) program.how.divide_by = WEFT_DIVIDE_WORLD;
     const uint64_t common_seed = random();
     const FakeNccl fake(seed, 1 + static_cast<int>(random() % 80));
-    Notes notes;
+    RankFailures failures;
     INFO(text_of(program, seed));
-    notes.expect(run_nccl(program.ranks, [&](Rank& r) {
+    failures.expect(run_nccl(program.ranks, [&](Rank& r) {
       std::vector<Tensor> tensors = mixed_tensors();
       for (Tensor& tensor : tensors) {
         if (tensor.device != kHost) tensor.device = (tensor.device + r.rank) % 8;
       }
-      notes.expect(run_program(r, tensors, program, common_seed));
+      failures.expect(run_program(r, tensors, program, common_seed));
     }));
-    notes.check();
-    if (!notes.empty()) return;
+    failures.check();
+    if (!failures.empty()) return;
     travelled += all_reduces();
   }
   CHECK(travelled > 0);
@@ -104,19 +104,19 @@ TEST_CASE("random programs over nccl give the bits of their twins in host memory
 
 TEST_CASE("a rank's weight counts in a bucket that stays on its device") {
   const FakeNccl fake(4, 40);
-  Notes notes;
-  notes.expect(run_nccl(2, [&](Rank& r) {
-    Twins::Options how;
+  RankFailures failures;
+  failures.expect(run_nccl(2, [&](Rank& r) {
+    ReducerPair::Options how;
     how.flags = WEFT_REDUCER_UNEVEN;
     how.divide_by = WEFT_DIVIDE_WEIGHTS;
-    Twins twins(r, own_tensors(r.rank), how);
-    notes.expect(twins.created());
+    ReducerPair reducers(r, own_tensors(r.rank), how);
+    failures.expect(reducers.created());
     weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
     begin.weight = r.rank == 0 ? 1.0 : 3.0;  // factors of 0.5 and 1.5
-    notes.expect(step(twins, 5, r.rank, false, begin));
-    notes.expect(twins.compare());
+    failures.expect(step(reducers, 5, r.rank, false, begin));
+    failures.expect(reducers.compare());
   }));
-  notes.check();
+  failures.check();
   CHECK(all_reduces() > 0);
 }
 
@@ -124,65 +124,65 @@ TEST_CASE("norms of buckets that stay on their device have the bits of the host'
   for (const int32_t gradients : {WEFT_GRADIENT_COPY, WEFT_GRADIENT_VIEW}) {
     INFO("gradients " << gradients);
     const FakeNccl fake(21, 40);
-    Notes notes;
-    notes.expect(run_nccl(2, [&](Rank& r) {
-      Twins::Options how;
+    RankFailures failures;
+    failures.expect(run_nccl(2, [&](Rank& r) {
+      ReducerPair::Options how;
       how.flags = WEFT_REDUCER_NORMS;
       how.mode = gradients;
       how.limit = kWhole;
       std::vector<Tensor> tensors = own_tensors(r.rank);
       tensors.push_back({"long", {150'000}, WEFT_DTYPE_F32, r.rank});  // has pieces of its own
-      Twins twins(r, tensors, how);
-      notes.expect(twins.created());
+      ReducerPair reducers(r, tensors, how);
+      failures.expect(reducers.created());
       for (const double clip : {0.0, 10.0}) {
         weft_finish_options finish = WEFT_FINISH_OPTIONS_INIT;
         finish.clip_norm = clip;
-        notes.expect(
-            step(twins, 40 + static_cast<uint64_t>(clip), r.rank, true, WEFT_BEGIN_OPTIONS_INIT, finish));
-        notes.expect(twins.compare());
-        notes.expect(twins.compare_norms());
+        failures.expect(
+            step(reducers, 40 + static_cast<uint64_t>(clip), r.rank, true, WEFT_BEGIN_OPTIONS_INIT, finish));
+        failures.expect(reducers.compare());
+        failures.expect(reducers.compare_norms());
         weft_norms norms{}, host{};
         norms.struct_size = host.struct_size = sizeof norms;
-        notes.expect(weft_reducer_norms(twins.device(), &norms, nullptr) == WEFT_OK, "norms");
-        notes.expect(weft_reducer_norms(twins.host(), &host, nullptr) == WEFT_OK, "the host's norms");
-        notes.expect(norms.total == host.total, "another norm");
-        notes.expect(norms.total > 10 && (clip == 0) == (norms.clip_factor == 1), "it did not clip");
+        failures.expect(weft_reducer_norms(reducers.device(), &norms, nullptr) == WEFT_OK, "norms");
+        failures.expect(weft_reducer_norms(reducers.host(), &host, nullptr) == WEFT_OK, "the host's norms");
+        failures.expect(norms.total == host.total, "another norm");
+        failures.expect(norms.total > 10 && (clip == 0) == (norms.clip_factor == 1), "it did not clip");
       }
     }));
-    notes.check();
+    failures.check();
     CHECK(all_reduces() > 0);
   }
 }
 
 TEST_CASE("gradients are communicated in a narrower type, and cast on their device") {
   const FakeNccl fake(8, 40);
-  Notes notes;
-  notes.expect(run_nccl(2, [&](Rank& r) {
-    Twins::Options how;
+  RankFailures failures;
+  failures.expect(run_nccl(2, [&](Rank& r) {
+    ReducerPair::Options how;
     how.reduce_dtype = WEFT_DTYPE_BF16;
     how.limit = kWhole;
-    Twins twins(r, own_tensors(r.rank), how);
-    notes.expect(twins.created());
+    ReducerPair reducers(r, own_tensors(r.rank), how);
+    failures.expect(reducers.created());
     for (uint64_t seed = 1; seed < 3; seed++) {
-      notes.expect(step(twins, seed * 100, r.rank, true));
-      notes.expect(twins.compare());
+      failures.expect(step(reducers, seed * 100, r.rank, true));
+      failures.expect(reducers.compare());
     }
   }));
-  notes.check();
+  failures.check();
   CHECK(all_reduces() > 0);
 }
 
 TEST_CASE("options that need host memory keep the buckets there") {
-  const auto travels = [](const Twins::Options& how) {
+  const auto travels = [](const ReducerPair::Options& how) {
     const FakeNccl fake(5, 20);
-    Notes notes;
-    notes.expect(run_nccl(2, [&](Rank& r) {
-      Twins twins(r, own_tensors(r.rank), how);
-      notes.expect(twins.created());
-      notes.expect(step(twins, 9, r.rank, false));
-      notes.expect(twins.compare());
+    RankFailures failures;
+    failures.expect(run_nccl(2, [&](Rank& r) {
+      ReducerPair reducers(r, own_tensors(r.rank), how);
+      failures.expect(reducers.created());
+      failures.expect(step(reducers, 9, r.rank, false));
+      failures.expect(reducers.compare());
     }));
-    notes.check();
+    failures.check();
     return all_reduces() > 0;
   };
   CHECK(travels({}));
@@ -200,32 +200,33 @@ TEST_CASE("fp16 and bf16 round on the device, with the bits of their host twins"
     for (const int32_t gradients : {WEFT_GRADIENT_COPY, WEFT_GRADIENT_VIEW}) {
       INFO(hook << ", gradients " << gradients);
       const FakeNccl fake(13, 60);
-      Notes notes;
-      notes.expect(run_nccl(2, [&](Rank& r) {
-        Twins::Options how{.mode = gradients, .limit = kWhole, .hook = hook};
-        Twins twins(r, own_tensors(r.rank), how);
-        notes.expect(twins.created());
-        for (uint64_t seed = 1; seed < 4 && twins.created().empty(); seed++) {
-          notes.expect(step(twins, seed * 100, r.rank, seed == 2));
-          notes.expect(twins.compare());
+      RankFailures failures;
+      failures.expect(run_nccl(2, [&](Rank& r) {
+        ReducerPair::Options how{.mode = gradients, .limit = kWhole, .hook = hook};
+        ReducerPair reducers(r, own_tensors(r.rank), how);
+        failures.expect(reducers.created());
+        for (uint64_t seed = 1; seed < 4 && reducers.created().empty(); seed++) {
+          failures.expect(step(reducers, seed * 100, r.rank, seed == 2));
+          failures.expect(reducers.compare());
         }
-        if (!twins.created().empty()) return;
+        if (!reducers.created().empty()) return;
         // Also fetches the results from the buckets.
-        for (size_t i = 0; i < twins.tensors().size(); i++) {
-          const Tensor& tensor = twins.tensors()[i];
+        for (size_t i = 0; i < reducers.tensors().size(); i++) {
+          const Tensor& tensor = reducers.tensors()[i];
           if (tensor.device != r.rank) continue;
           std::vector<char> expected(tensor.bytes());
           DeviceBuffer<char> result(tensor.bytes(), tensor.device);
-          const Stream& stream = twins.stream(tensor.device);
+          const Stream& stream = reducers.stream(tensor.device);
           result.write(stream, [](size_t) { return 0; });
           cudaStreamSynchronize(stream.get());
-          notes.expect(weft_reducer_result(twins.host(), i, expected.data()) == WEFT_OK, "the host's result");
-          notes.expect(weft_reducer_result(twins.device(), i, result.get()) == WEFT_OK,
-                       "the device's result");
-          notes.expect(result.read(stream) == expected, "'" + tensor.name + "': another result");
+          failures.expect(weft_reducer_result(reducers.host(), i, expected.data()) == WEFT_OK,
+                          "the host's result");
+          failures.expect(weft_reducer_result(reducers.device(), i, result.get()) == WEFT_OK,
+                          "the device's result");
+          failures.expect(result.read(stream) == expected, "'" + tensor.name + "': another result");
         }
       }));
-      notes.check();
+      failures.check();
       CHECK(all_reduces() == 3 * 2 * kOwnBuckets);
     }
   }
@@ -233,50 +234,51 @@ TEST_CASE("fp16 and bf16 round on the device, with the bits of their host twins"
 
 TEST_CASE("two reducers and the program's own calls share NCCL, in any order on each rank") {
   const FakeNccl fake(11, 60);
-  Notes notes;
-  notes.expect(run_nccl(3, [&](Rank& r) {
+  RankFailures failures;
+  failures.expect(run_nccl(3, [&](Rank& r) {
     Stream stream(r.rank);
     DeviceBuffer<float> buffer(3000, r.rank);
     const weft_coll_options options = on(stream);
     // Both are created in the same order on all ranks and used in an order of each rank's own. A begin that
     // re-plans waits for all ranks.
-    Twins one(r, own_tensors(r.rank), {.flags = WEFT_REDUCER_KEEP_PLAN, .limit = 300});
-    Twins two(r, own_tensors(r.rank), {.flags = WEFT_REDUCER_KEEP_PLAN, .limit = kWhole});
-    notes.expect(one.created() + two.created());
+    ReducerPair one(r, own_tensors(r.rank), {.flags = WEFT_REDUCER_KEEP_PLAN, .limit = 300});
+    ReducerPair two(r, own_tensors(r.rank), {.flags = WEFT_REDUCER_KEEP_PLAN, .limit = kWhole});
+    failures.expect(one.created() + two.created());
     for (uint64_t seed = 1; seed < 4 && one.created().empty(); seed++) {
       buffer.write(stream, [&](size_t i) { return static_cast<float>(i % 7); });
       weft_request* request = nullptr;
       const auto own_call = [&] {
-        notes.expect(weft_all_reduce(r.comm, buffer.get(), buffer.get(), 3000, WEFT_DTYPE_F32, WEFT_OP_SUM,
-                                     &options, &request) == WEFT_OK,
-                     "all_reduce");
+        failures.expect(weft_all_reduce(r.comm, buffer.get(), buffer.get(), 3000, WEFT_DTYPE_F32, WEFT_OP_SUM,
+                                        &options, &request) == WEFT_OK,
+                        "all_reduce");
       };
       if (r.rank != 1) own_call();
-      Twins& first = r.rank == 0 ? one : two;
-      Twins& second = r.rank == 0 ? two : one;
-      notes.expect(begin_step(first, seed * 100, r.rank) + begin_step(second, seed * 200, r.rank));
+      ReducerPair& first = r.rank == 0 ? one : two;
+      ReducerPair& second = r.rank == 0 ? two : one;
+      failures.expect(begin_step(first, seed * 100, r.rank) + begin_step(second, seed * 200, r.rank));
       if (r.rank == 1) own_call();
-      for (Twins* twins : {&second, &first}) notes.expect(twins->finish(WEFT_FINISH_OPTIONS_INIT, true));
-      notes.expect(weft_request_wait(request, 20'000) == WEFT_OK, "request");
+      for (ReducerPair* reducers : {&second, &first})
+        failures.expect(reducers->finish(WEFT_FINISH_OPTIONS_INIT, true));
+      failures.expect(weft_request_wait(request, 20'000) == WEFT_OK, "request");
       weft_request_release(&request);
-      notes.expect(buffer.read(stream)[5] == 15.f, "the program's sum");
-      notes.expect(one.compare() + two.compare());
+      failures.expect(buffer.read(stream)[5] == 15.f, "the program's sum");
+      failures.expect(one.compare() + two.compare());
     }
   }));
-  notes.check();
+  failures.check();
 }
 
 TEST_CASE("an NCCL without memory registration works on plain device memory") {
   const FakeNccl fake(14, 30);
   fake_nccl_version(21805);
-  Notes notes;
-  notes.expect(run_nccl(2, [&](Rank& r) {
-    Twins twins(r, own_tensors(r.rank), {.limit = kWhole});
-    notes.expect(twins.created());
-    notes.expect(step(twins, 3, r.rank, true));
-    notes.expect(twins.compare());
+  RankFailures failures;
+  failures.expect(run_nccl(2, [&](Rank& r) {
+    ReducerPair reducers(r, own_tensors(r.rank), {.limit = kWhole});
+    failures.expect(reducers.created());
+    failures.expect(step(reducers, 3, r.rank, true));
+    failures.expect(reducers.compare());
   }));
-  notes.check();
+  failures.check();
   CHECK(all_reduces() > 0);
   CHECK(fake_nccl_calls("ncclMemAlloc") + fake_nccl_calls("ncclCommRegister") == 0);
 }
@@ -285,96 +287,97 @@ TEST_CASE("memory that NCCL cannot allocate or register fails the reducer's crea
   for (const char* const call : {"ncclMemAlloc", "ncclCommRegister"}) {
     const FakeNccl fake(15, 30);
     fake_nccl_fail(call, ncclUnhandledCudaError);
-    Notes notes;
-    notes.expect(run_nccl(2, [&](Rank& r) {
-      const Twins twins(r, own_tensors(r.rank), {});
-      notes.expect(has(twins.created(), " bytes for the buckets on CUDA device ") &&
-                       has(twins.created(), "unhandled cuda error"),
-                   twins.created());
+    RankFailures failures;
+    failures.expect(run_nccl(2, [&](Rank& r) {
+      const ReducerPair reducers(r, own_tensors(r.rank), {});
+      failures.expect(has(reducers.created(), " bytes for the buckets on CUDA device ") &&
+                          has(reducers.created(), "unhandled cuda error"),
+                      reducers.created());
     }));
-    notes.check();
+    failures.check();
     CHECK(all_reduces() == 0);
   }
 }
 
 TEST_CASE("a re-plan moves device buckets") {
   const FakeNccl fake(6, 30);
-  Notes notes;
-  notes.expect(run_nccl(2, [&](Rank& r) {
-    Twins twins(r, own_tensors(r.rank), {.limit = kWhole});
-    notes.expect(twins.created());
+  RankFailures failures;
+  failures.expect(run_nccl(2, [&](Rank& r) {
+    ReducerPair reducers(r, own_tensors(r.rank), {.limit = kWhole});
+    failures.expect(reducers.created());
     for (const uint64_t limit : {uint64_t{0}, uint64_t{500}, kWhole}) {
-      notes.expect(step(twins, limit + 3, r.rank, true));
-      notes.expect(twins.compare());
-      notes.expect(twins.replan(limit));
-      notes.expect(step(twins, limit + 50, r.rank, false));
-      notes.expect(twins.compare());
+      failures.expect(step(reducers, limit + 3, r.rank, true));
+      failures.expect(reducers.compare());
+      failures.expect(reducers.replan(limit));
+      failures.expect(step(reducers, limit + 50, r.rank, false));
+      failures.expect(reducers.compare());
     }
   }));
-  notes.check();
+  failures.check();
 }
 
 TEST_CASE("the cost of collectives is measured in the buckets' memory") {
   const FakeNccl fake(16, 10);
-  Notes notes;
-  notes.expect(run_nccl(2, [&](Rank& r) {
-    Twins twins(r, own_tensors(r.rank), {.flags = WEFT_REDUCER_REPLAN | WEFT_REDUCER_MODEL, .limit = kWhole});
-    notes.expect(twins.created());
+  RankFailures failures;
+  failures.expect(run_nccl(2, [&](Rank& r) {
+    ReducerPair reducers(r, own_tensors(r.rank),
+                         {.flags = WEFT_REDUCER_REPLAN | WEFT_REDUCER_MODEL, .limit = kWhole});
+    failures.expect(reducers.created());
     for (uint64_t seed = 1; seed < 4; seed++) {
-      notes.expect(step(twins, seed * 10, r.rank, false));
-      notes.expect(twins.compare());
+      failures.expect(step(reducers, seed * 10, r.rank, false));
+      failures.expect(reducers.compare());
       if (seed == 1) weft_barrier(r.comm, nullptr, nullptr);
-      if (seed == 1) notes.expect(all_reduces() == 2 * kOwnBuckets, "more than the buckets'");
+      if (seed == 1) failures.expect(all_reduces() == 2 * kOwnBuckets, "more than the buckets'");
       if (seed == 1) weft_barrier(r.comm, nullptr, nullptr);
     }
   }));
-  notes.check();
+  failures.check();
   CHECK(all_reduces() >= 2 * (3 * kOwnBuckets + 3));  // three a size by each rank, and the buckets'
 }
 
 TEST_CASE("a communicator on another device than the gradients is an error") {
   const FakeNccl fake;
-  Notes notes;
-  notes.expect(run_nccl(2, [&](Rank& r) {
-    Twins twins(r, {{"w", {40}, WEFT_DTYPE_F32, r.rank == 0 ? 0 : 5}}, {});
-    const std::string& why = twins.created();
-    notes.expect(has(why,
-                     "bucket 0 ['w'] is sent from device to device on rank 0 and through host memory on "
-                     "rank 1"),
-                 why);
-    notes.expect(has(why, "cudaSetDevice"), why);
+  RankFailures failures;
+  failures.expect(run_nccl(2, [&](Rank& r) {
+    ReducerPair reducers(r, {{"w", {40}, WEFT_DTYPE_F32, r.rank == 0 ? 0 : 5}}, {});
+    const std::string& why = reducers.created();
+    failures.expect(has(why,
+                        "bucket 0 ['w'] is sent from device to device on rank 0 and through host memory on "
+                        "rank 1"),
+                    why);
+    failures.expect(has(why, "cudaSetDevice"), why);
   }));
-  notes.check();
+  failures.check();
 }
 
 TEST_CASE("a step that NCCL refuses fails by name, and the streams continue") {
   const FakeNccl fake(2, 100);
   fake_nccl_fail("ncclAllReduce", ncclInternalError);
-  Notes notes;
-  notes.expect(run_nccl(2, [&](Rank& r) {
-    Twins twins(r, own_tensors(r.rank), {.limit = 300});
-    notes.expect(twins.created());
-    std::string wrong = step(twins, 7, r.rank, true);
-    notes.expect(cudaStreamSynchronize(twins.stream(r.rank).get()) == cudaSuccess, "the stream hangs");
+  RankFailures failures;
+  failures.expect(run_nccl(2, [&](Rank& r) {
+    ReducerPair reducers(r, own_tensors(r.rank), {.limit = 300});
+    failures.expect(reducers.created());
+    std::string wrong = step(reducers, 7, r.rank, true);
+    failures.expect(cudaStreamSynchronize(reducers.stream(r.rank).get()) == cudaSuccess, "the stream hangs");
     if (wrong.empty()) {
-      notes.expect(weft_reducer_finish(twins.device(), nullptr) != WEFT_OK, "the step has not failed");
-      wrong = Twins::error(twins.device());
+      failures.expect(weft_reducer_finish(reducers.device(), nullptr) != WEFT_OK, "the step has not failed");
+      wrong = ReducerPair::error(reducers.device());
     }
-    notes.expect(has(wrong, "NCCL: ") && has(wrong, "internal error"), wrong);
+    failures.expect(has(wrong, "NCCL: ") && has(wrong, "internal error"), wrong);
   }));
-  notes.check();
+  failures.check();
   CHECK(fake_nccl_calls("ncclCommAbort") >= 1);
 }
 
 TEST_CASE("ranks that continue without a lost rank bind their reducer to NCCL anew") {
   const FakeNccl fake(12, 200);
-  Notes notes;
+  RankFailures failures;
   std::atomic<int> left{0};
-  notes.expect(run_nccl(3, [&](Rank& r) {
-    Twins twins(r, own_tensors(r.rank), {.limit = kWhole});
-    notes.expect(twins.created());
-    notes.expect(step(twins, 100, r.rank, false));
-    notes.expect(twins.compare());
+  failures.expect(run_nccl(3, [&](Rank& r) {
+    ReducerPair reducers(r, own_tensors(r.rank), {.limit = kWhole});
+    failures.expect(reducers.created());
+    failures.expect(step(reducers, 100, r.rank, false));
+    failures.expect(reducers.compare());
     weft_barrier(r.comm, nullptr, nullptr);
     if (r.rank == 2) {
       weft_comm_abort(r.comm, "it leaves");
@@ -383,26 +386,26 @@ TEST_CASE("ranks that continue without a lost rank bind their reducer to NCCL an
     }
     while (left == 0) std::this_thread::yield();
     // Begins a step that fails, at whatever point.
-    if (weft_reducer_begin(twins.device(), nullptr) == WEFT_OK) {
-      for (size_t i = 0; i < twins.tensors().size(); i++) {
-        const int device = twins.tensors()[i].device;
-        const weft_stream* const stream = device == kHost ? nullptr : twins.stream(device).view();
-        (void)weft_reducer_ready(twins.device(), i, nullptr, stream);
+    if (weft_reducer_begin(reducers.device(), nullptr) == WEFT_OK) {
+      for (size_t i = 0; i < reducers.tensors().size(); i++) {
+        const int device = reducers.tensors()[i].device;
+        const weft_stream* const stream = device == kHost ? nullptr : reducers.stream(device).view();
+        (void)weft_reducer_ready(reducers.device(), i, nullptr, stream);
       }
-      notes.expect(weft_reducer_finish(twins.device(), nullptr) != WEFT_OK, "nobody was missing");
+      failures.expect(weft_reducer_finish(reducers.device(), nullptr) != WEFT_OK, "nobody was missing");
     }
     weft_comm* survivors = nullptr;
     weft_error error = WEFT_ERROR_INIT;
-    notes.expect(weft_comm_shrink(r.comm, nullptr, &survivors, &error) == WEFT_OK, error.text);
+    failures.expect(weft_comm_shrink(r.comm, nullptr, &survivors, &error) == WEFT_OK, error.text);
     if (survivors == nullptr) return;
-    for (weft_reducer* reducer : {twins.host(), twins.device()})
-      notes.expect(weft_reducer_rebind(reducer, survivors, &error) == WEFT_OK, error.text);
+    for (weft_reducer* reducer : {reducers.host(), reducers.device()})
+      failures.expect(weft_reducer_rebind(reducer, survivors, &error) == WEFT_OK, error.text);
     const uint64_t before = all_reduces();
-    notes.expect(step(twins, 300, r.rank, true));
-    notes.expect(twins.compare());
-    notes.expect(all_reduces() > before, "not by NCCL");
+    failures.expect(step(reducers, 300, r.rank, true));
+    failures.expect(reducers.compare());
+    failures.expect(all_reduces() > before, "not by NCCL");
     weft_comm_destroy(&r.comm);
     r.comm = survivors;
   }));
-  notes.check();
+  failures.check();
 }

@@ -152,19 +152,19 @@ TEST_CASE("nccl: reducers average gradients of devices, after local steps too, a
         const NcclRun nccl(11, 60);
         const int size = nccl.ranks_sharing(wanted);
         INFO("gradients " << mode << ", " << hook << ", " << size << " ranks");
-        Notes notes;
-        notes.expect(nccl.run(size, [&](Rank& r) {
+        RankFailures failures;
+        failures.expect(nccl.run(size, [&](Rank& r) {
           Trained trained(r, mode, hook);
-          notes.expect(trained.created());
+          failures.expect(trained.created());
           if (!trained.created().empty()) return;
           for (uint64_t seed = 1; seed <= 6; seed++)
-            notes.expect(trained.window(seed, seed % 3 == 0 ? 1 : 0, seed % 2 == 1));
-          notes.expect(trained.stats().steps == 6 && trained.stats().local_steps == 2, "not counted");
+            failures.expect(trained.window(seed, seed % 3 == 0 ? 1 : 0, seed % 2 == 1));
+          failures.expect(trained.stats().steps == 6 && trained.stats().local_steps == 2, "not counted");
         }));
 #ifndef WEFT_TEST_REAL_NCCL
-        notes.expect(fake_nccl_calls("ncclAllReduce") > 0, "nothing went by NCCL");
+        failures.expect(fake_nccl_calls("ncclAllReduce") > 0, "nothing went by NCCL");
 #endif
-        notes.check();
+        failures.check();
       }
     }
   }

@@ -40,7 +40,7 @@ TEST_CASE(
     "NCCL's operations are aborted on a thread of their own, even if no thread can be created any more") {
   constexpr int kDelayUs = 200'000;  // of an operation on its stream: long enough to let it fail
   const FakeNccl fake(1, kDelayUs);
-  Notes notes;
+  RankFailures failures;
   const std::string error = run_nccl(2, [&](Rank& r) {
     const Stream stream(r.rank);
     DeviceBuffer<float> values(1000, r.rank);
@@ -48,19 +48,19 @@ TEST_CASE(
     weft_request* request = nullptr;
     const weft_status begun = weft_all_reduce(r.comm, values.get(), values.get(), 1000, WEFT_DTYPE_F32,
                                               WEFT_OP_SUM, &options, &request);
-    notes.expect(begun == WEFT_OK, error_of(r.comm));
+    failures.expect(begun == WEFT_OK, error_of(r.comm));
     if (begun != WEFT_OK) return;
     for (int i = 0; i < 10'000 && fake_nccl_calls("ncclAllReduce") < 2; i++)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     {
       const NoThreads none;
       if (r.rank == 0) fake_nccl_break(0, ncclInternalError);
-      notes.expect(weft_request_wait(request, 10'000) != WEFT_OK, "NCCL's error is lost");
+      failures.expect(weft_request_wait(request, 10'000) != WEFT_OK, "NCCL's error is lost");
     }
     weft_request_release(&request);
     cudaStreamSynchronize(stream.get());
   });
   CHECK(error == "");
-  notes.check();
+  failures.check();
   CHECK(std::string(fake_nccl_aborted_on()) == "weft-nccl-end");
 }

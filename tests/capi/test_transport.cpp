@@ -22,7 +22,7 @@ namespace {
 
 using Packet = std::vector<unsigned char>;
 
-enum class Vice {
+enum class Misuse {
   kNone,
   kLend,           // keeps every frame until the next progress call
   kInside,         // the same, or completes it inside the next send
@@ -51,7 +51,7 @@ struct Hub {
 // One test's network; the user_data of its table.
 struct Network {
   Hub hub;
-  Vice vice = Vice::kNone;
+  Misuse misuse = Misuse::kNone;
   std::atomic<bool> wicked{false};  // fault injection is on, once the ranks have connected
   std::atomic<bool> was_elsewhere{false};
   std::atomic<int> failed{0};  // ranks whose operation has ended
@@ -86,7 +86,7 @@ weft_status connect_peer(void* self, int32_t peer, const void* address, uint64_t
   if (address_bytes == sizeof said) std::memcpy(&said, address, sizeof said);
   if (said != peer) return WEFT_ERR_ARG;
   limits->piece_bytes = link.network->piece_bytes;
-  if (link.network->vice == Vice::kEarly) link.events.heard(link.events.owner, "early", 5);
+  if (link.network->misuse == Misuse::kEarly) link.events.heard(link.events.owner, "early", 5);
   return link.network->connects;
 }
 
@@ -94,27 +94,28 @@ int32_t send_frame(void* self, int32_t peer, const void* head, uint64_t head_byt
                    uint64_t data_bytes, uint64_t token) {
   auto& link = *static_cast<Link*>(self);
   Network& network = *link.network;
-  const Vice vice = network.wicked ? network.vice : Vice::kNone;
+  const Misuse misuse = network.wicked ? network.misuse : Misuse::kNone;
   Packet packet(head_bytes + data_bytes);
   std::memcpy(packet.data(), head, head_bytes);
   if (data_bytes > 0) std::memcpy(packet.data() + head_bytes, data, data_bytes);
-  if (vice == Vice::kCut) packet.resize(packet.size() / 2);
-  const int times = vice == Vice::kSwallow ? 0 : vice == Vice::kRepeat ? 2 : 1;
+  if (misuse == Misuse::kCut) packet.resize(packet.size() / 2);
+  const int times = misuse == Misuse::kSwallow ? 0 : misuse == Misuse::kRepeat ? 2 : 1;
   {
     const std::lock_guard lock(network.hub.mutex);
     auto& queue = network.hub.packets[{link.rank, peer}];
     for (int i = 0; i < times; i++) queue.push_back(packet);
-    if (vice == Vice::kNoise) queue.push_back(Packet(100, 0xAB));
+    if (misuse == Misuse::kNoise) queue.push_back(Packet(100, 0xAB));
   }
-  if (vice == Vice::kBoth) link.events.sent(link.events.owner, token, WEFT_OK);
-  if (vice == Vice::kStrangeAnswer) return 77;
-  if (vice == Vice::kKeeps) return WEFT_TRANSPORT_LENT;
-  if (vice == Vice::kInside) {
+  if (misuse == Misuse::kBoth) link.events.sent(link.events.owner, token, WEFT_OK);
+  if (misuse == Misuse::kStrangeAnswer) return 77;
+  if (misuse == Misuse::kKeeps) return WEFT_TRANSPORT_LENT;
+  if (misuse == Misuse::kInside) {
     for (const uint64_t kept : std::exchange(link.lent, {})) {
       link.events.sent(link.events.owner, kept, WEFT_OK);
     }
   }
-  if (vice != Vice::kLend && vice != Vice::kInside && vice != Vice::kTwice) return WEFT_TRANSPORT_SENT;
+  if (misuse != Misuse::kLend && misuse != Misuse::kInside && misuse != Misuse::kTwice)
+    return WEFT_TRANSPORT_SENT;
   link.lent.push_back(token);
   return WEFT_TRANSPORT_LENT;
 }
@@ -123,19 +124,20 @@ int32_t progress(void* self) {
   auto& link = *static_cast<Link*>(self);
   Network& network = *link.network;
   void* const owner = link.events.owner;
-  const Vice vice = network.wicked ? network.vice : Vice::kNone;
+  const Misuse misuse = network.wicked ? network.misuse : Misuse::kNone;
   for (const uint64_t token : std::exchange(link.lent, {})) {
     link.events.sent(owner, token, WEFT_OK);
-    if (vice == Vice::kTwice) link.events.sent(owner, token, WEFT_OK);
+    if (misuse == Misuse::kTwice) link.events.sent(owner, token, WEFT_OK);
   }
-  if (vice == Vice::kUnknownToken) link.events.sent(owner, UINT64_MAX, WEFT_OK);
-  if (vice == Vice::kLoses) link.events.lost(owner, (link.rank + 1) % link.size, "somebody pulled the plug");
-  if (vice == Vice::kLosesNobody) link.events.lost(owner, link.size, nullptr);
-  if (vice == Vice::kOtherThread && !network.was_elsewhere.exchange(true)) {
+  if (misuse == Misuse::kUnknownToken) link.events.sent(owner, UINT64_MAX, WEFT_OK);
+  if (misuse == Misuse::kLoses)
+    link.events.lost(owner, (link.rank + 1) % link.size, "somebody pulled the plug");
+  if (misuse == Misuse::kLosesNobody) link.events.lost(owner, link.size, nullptr);
+  if (misuse == Misuse::kOtherThread && !network.was_elsewhere.exchange(true)) {
     std::thread([&] { link.events.heard(owner, "else", 4); }).join();
   }
   int32_t any = 0;
-  if (vice == Vice::kLate && network.failed < link.size) return any;
+  if (misuse == Misuse::kLate && network.failed < link.size) return any;
   for (int from = 0; from < link.size; from++) {
     Packet packet;
     {
@@ -195,9 +197,10 @@ weft_status sum_up(weft_comm* comm, size_t count, int64_t timeout_ms, bool* righ
 }  // namespace
 
 TEST_CASE("collectives run over a program's own transport, whether it keeps frames or not") {
-  for (const Vice vice : {Vice::kNone, Vice::kLend, Vice::kInside, Vice::kOtherThread, Vice::kNoise}) {
+  for (const Misuse misuse :
+       {Misuse::kNone, Misuse::kLend, Misuse::kInside, Misuse::kOtherThread, Misuse::kNoise}) {
     Network network;
-    network.vice = vice;
+    network.misuse = misuse;
     std::atomic<int> wrong{0};
     const std::string error = run_over(network, 3, [&](Rank& rank) {
       network.wicked = true;
@@ -209,7 +212,7 @@ TEST_CASE("collectives run over a program's own transport, whether it keeps fram
       info.struct_size = sizeof info;
       if (weft_comm_query(rank.comm, &info) != WEFT_OK || std::string(info.backend) != "threads") wrong++;
     });
-    INFO("vice " << static_cast<int>(vice));
+    INFO("vice " << static_cast<int>(misuse));
     CHECK(error == "");
     CHECK(wrong == 0);
   }
@@ -217,17 +220,18 @@ TEST_CASE("collectives run over a program's own transport, whether it keeps fram
 
 TEST_CASE("a transport that breaks the rules fails the operation, by name, and nothing else") {
   struct Case {
-    Vice vice;
+    Misuse misuse;
     const char* said;
   };
   for (const Case& c :
-       {Case{Vice::kTwice, "twice"}, Case{Vice::kUnknownToken, "was not given"},
-        Case{Vice::kBoth, "did not return WEFT_TRANSPORT_LENT"},
-        Case{Vice::kStrangeAnswer, "returned 77 from send"}, Case{Vice::kLoses, "pulled the plug"},
-        Case{Vice::kLosesNobody, "called lost with peer"}, Case{Vice::kSwallow, ""}, Case{Vice::kCut, ""},
-        Case{Vice::kRepeat, ""}, Case{Vice::kKeeps, ""}, Case{Vice::kLate, ""}}) {
+       {Case{Misuse::kTwice, "twice"}, Case{Misuse::kUnknownToken, "was not given"},
+        Case{Misuse::kBoth, "did not return WEFT_TRANSPORT_LENT"},
+        Case{Misuse::kStrangeAnswer, "returned 77 from send"}, Case{Misuse::kLoses, "pulled the plug"},
+        Case{Misuse::kLosesNobody, "called lost with peer"}, Case{Misuse::kSwallow, ""},
+        Case{Misuse::kCut, ""}, Case{Misuse::kRepeat, ""}, Case{Misuse::kKeeps, ""},
+        Case{Misuse::kLate, ""}}) {
     Network network;
-    network.vice = c.vice;
+    network.misuse = c.misuse;
     std::atomic<int> wrong{0}, good{0};
     std::mutex mutex;
     std::string texts;
@@ -238,8 +242,8 @@ TEST_CASE("a transport that breaks the rules fails the operation, by name, and n
       network.wicked = true;
       // A frame that arrives twice must do no harm; then the sum is right.
       const weft_status status = sum_up(rank.comm, kCount, 1500, &right);
-      if (status == WEFT_OK ? !right || c.vice != Vice::kRepeat : false) wrong++;
-      if (c.vice == Vice::kLate) {
+      if (status == WEFT_OK ? !right || c.misuse != Misuse::kRepeat : false) wrong++;
+      if (c.misuse == Misuse::kLate) {
         for (network.failed++; network.failed != rank.size;) {
           std::this_thread::sleep_for(std::chrono::milliseconds(1));
         }
@@ -251,7 +255,7 @@ TEST_CASE("a transport that breaks the rules fails the operation, by name, and n
       const std::lock_guard lock(mutex);
       texts += details.text;
     });
-    INFO("vice " << static_cast<int>(c.vice) << ": " << texts);
+    INFO("vice " << static_cast<int>(c.misuse) << ": " << texts);
     CHECK(error == "");
     CHECK(wrong == 0);
     CHECK(texts.find(c.said) != std::string::npos);
@@ -270,7 +274,7 @@ TEST_CASE("a transport that fails to open, reach its peers or report its address
       {[](Network& n) { n.address_bytes = WEFT_TRANSPORT_ADDRESS + 1; }, "address of 65537 bytes"},
       {[](Network& n) { n.piece_bytes = 0; }, "limits out of range"},
       {[](Network& n) { n.piece_bytes = UINT64_MAX; }, "limits out of range"},
-      {[](Network& n) { n.vice = Vice::kEarly; }, "outside of the functions that may call it"},
+      {[](Network& n) { n.misuse = Misuse::kEarly; }, "outside of the functions that may call it"},
   };
   for (const Case& c : cases) {
     Network network;

@@ -1,7 +1,7 @@
 // Splits of a communicator: created over their parent, and independent of it and of each other.
 #include "backends.h"
+#include "bootstrap.h"
 #include "calls.h"
-#include "form.h"
 #include "support/catch.h"
 
 using namespace weft;

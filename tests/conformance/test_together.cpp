@@ -195,7 +195,7 @@ void run_sparse(const SparseCase& c, Rank& self) {
   args.dtype = c.dtype;
   args.op = c.op;
   args.tag = 1;
-  args.program = &sum;
+  args.composite = &sum;
   self.expect(self.run(args), c.text());
   const std::string wrong = problem(c, result);
   self.expect(wrong.empty(), cat(c.text(), ": ", wrong));

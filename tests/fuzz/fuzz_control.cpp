@@ -6,7 +6,7 @@
 
 #include "core/comm.h"
 #include "core/context.h"
-#include "core/lineage.h"
+#include "core/generations.h"
 #include "fuzz.h"
 #include "kernels/host_ops.h"
 
@@ -94,8 +94,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const Status met = part->all_gather({}, &all, Deadline::at(0));
   demand(!met.ok() || all.size() == 2);
   comm->fail(Status::error(Code::kCancelled, "the test is over"), false);
-  Descent next;
-  const Status agreed = comm->descent().lineage->agree(0, false, {}, Deadline::at(0), &next);
+  Generation next;
+  const Status agreed = comm->generation().generations->agree(0, false, {}, Deadline::at(0), &next);
   demand(!agreed.ok() || (!next.members.empty() && next.members.size() <= kRanks));
   demand(comm->close().ok());
   return 0;

@@ -4,8 +4,8 @@
 
 #include "fuzz.h"
 #include "trace/flight_file.h"
+#include "weft/diagnosis.h"
 #include "weft/flight.h"
-#include "weft/verdict.h"
 
 using weft::fuzz::demand;
 
@@ -27,9 +27,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   other.record.rank = (record.rank + 1) % record.size;
   std::vector<FlightFile> files{file};
   if (other.record.rank > record.rank) files.push_back(other);
-  const Verdict verdict = judge(files);
-  demand(!verdict.text.empty());
-  for (const int rank : verdict.ranks) demand(rank >= 0 && rank < record.size);
+  const Diagnosis diagnosis = diagnose(files);
+  demand(!diagnosis.text.empty());
+  for (const int rank : diagnosis.ranks) demand(rank >= 0 && rank < record.size);
   demand(parse_flight(flight_text(record), &again).ok());
   return 0;
 }

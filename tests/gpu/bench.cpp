@@ -251,7 +251,7 @@ void measure_kernels(Gpu& gpu) {
   }
   const SquaresKernelArgs squares{reinterpret_cast<const std::byte*>(values), count,
                                   static_cast<uint8_t>(Dtype::kF32),
-                                  gpu.device<SquaresPart>(count / kSquaresStretch), gpu.device<Squares>(1)};
+                                  gpu.device<SquaresPart>(count / kSquaresRange), gpu.device<Squares>(1)};
   rate("squares", [&] { return runtime.squares(0, gpu.stream, squares); });
   SelectArgs select;
   select.values = values;

@@ -1,5 +1,5 @@
 // Hostile connections by the thousand, for tests of ports that unauthenticated clients can reach. Used by
-// unit/test_strangers.cpp and tools/test_store_flood.cpp.
+// unit/test_unauthenticated.cpp and tools/test_store_flood.cpp.
 #pragma once
 
 #include <sys/types.h>

@@ -175,7 +175,7 @@ TEST_CASE("a job continues and others bootstrap while 10,000 hostile connections
         reporter.end(status, error);
       });
       expect_done(ranks, 2);
-      CHECK(store.descriptors() < before + 2 * weft::StoreServer::kMaxStrangers);
+      CHECK(store.descriptors() < before + 2 * weft::StoreServer::kMaxUnauthenticated);
     }
   }
   REQUIRE(::write(told[1], "e", 1) == 1);

@@ -257,9 +257,9 @@ inline Status ready_all(Reducer& reducer, const std::vector<std::byte*>& gradien
 
 // A barrier before one of the ranks fails. A barrier of the communicator could fail too, before all ranks
 // have left it.
-class Meeting {
+class RankBarrier {
  public:
-  explicit Meeting(int ranks) : ranks_(ranks) {}
+  explicit RankBarrier(int ranks) : ranks_(ranks) {}
   bool arrive(Rank& self) {
     arrived_++;
     Engine& engine = self.comm->context().engine();

@@ -29,9 +29,10 @@ struct Network {
   std::optional<uint64_t> measured(int ranks) {
     std::optional<uint64_t> one_shot;
     elapsed_ns = 0;
-    const Contest::Run run = [&](bool small, uint64_t bytes, uint64_t* slowest, uint64_t* elapsed) -> Status {
+    const CrossoverSearch::Run run = [&](bool small, uint64_t bytes, uint64_t* slowest,
+                                         uint64_t* elapsed) -> Status {
       WEFT_EXPECT(elapsed_ns < kCalibrationNs);  // otherwise a trial would begin after the time limit
-      WEFT_EXPECT(bytes <= largest_trial(ranks));
+      WEFT_EXPECT(bytes <= largest_tuned(ranks));
       runs[bytes]++;
       *slowest = takes_ns(small, bytes);
       *elapsed = elapsed_ns += *slowest;
@@ -97,7 +98,7 @@ struct Made {
   std::unique_ptr<Collectives> collectives;
 };
 
-// Creates a communicator over loopback, with measurements as form.cpp makes them.
+// Creates a communicator over loopback, with measurements as bootstrap.cpp makes them.
 Made make(SocketLinks& links, Measurements* measurements, const std::string& algorithms = "",
           const Options& options = {}) {
   static Log log;
@@ -223,10 +224,10 @@ TEST_CASE("the crossover search ends at its time limit, with the results so far"
   CHECK(fast.measured(2) == table_one_shot(2));
   CHECK(fast.runs[4 << 10] == 24);
   // With many ranks the bytes that a rank may send limit the largest trial; with very many there is none.
-  CHECK(largest_trial(2) == 1 << 20);
-  CHECK(largest_trial(5) == 512 << 10);
-  CHECK(largest_trial(1000) * 999 <= 2 << 20);
-  CHECK(largest_trial(100'000) == 0);
+  CHECK(largest_tuned(2) == 1 << 20);
+  CHECK(largest_tuned(5) == 512 << 10);
+  CHECK(largest_tuned(1000) * 999 <= 2 << 20);
+  CHECK(largest_tuned(100'000) == 0);
 }
 
 TEST_CASE("all ranks find the same crossover, whatever their clocks, and then work") {

@@ -4,7 +4,7 @@
 
 #include <malloc.h>
 
-#include "core/lineage.h"
+#include "core/generations.h"
 #include "loopback/control.h"
 #include "support/catch.h"
 
@@ -212,14 +212,14 @@ TEST_CASE("messages for future generations take a bounded part of the memory") {
   SystemClock clock;
   Engine engine(clock, Engine::Mode::kCaller);
   const auto hub = std::make_shared<loopback::ControlHub>(3, clock);
-  const auto lineage = std::make_shared<Lineage>(loopback::ControlHub::connect(hub, 0), 0, 3, engine);
+  const auto generations = std::make_shared<Generations>(loopback::ControlHub::connect(hub, 0), 0, 3, engine);
   ByteWriter message;
-  message.put(Lineage::kBallotMessage).put(uint32_t{9}).put_raw(Bytes(Control::kMaxMessage / 2));
+  message.put(Generations::kConsensusMessage).put(uint32_t{9}).put_raw(Bytes(Control::kMaxMessage / 2));
   const auto used = [] {
     const struct mallinfo2 info = ::mallinfo2();
     return info.uordblks + info.hblkhd;
   };
   const size_t before = used();
-  for (int i = 0; i < 64; i++) lineage->on_message(1 + i % 2, message.bytes());
+  for (int i = 0; i < 64; i++) generations->on_message(1 + i % 2, message.bytes());
   CHECK(used() - before < 8u << 20);
 }

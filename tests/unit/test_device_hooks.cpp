@@ -98,7 +98,7 @@ void check_squares(Device& device, const std::vector<float>& values, Dtype dtype
       {reinterpret_cast<const std::byte*>(values.data()), stored.data(), count, Dtype::kF32, dtype, 1.0});
   const Squares expected = host_ops().squares({stored.data(), count, dtype});
   Values<std::byte> src(stored);
-  Values<SquaresPart> parts((count + kSquaresStretch - 1) / kSquaresStretch);
+  Values<SquaresPart> parts((count + kSquaresRange - 1) / kSquaresRange);
   Values<Squares> result(1);
   const SquaresKernelArgs args{src.get(), count, static_cast<uint8_t>(dtype), parts.get(), result.get()};
   INFO(cat(name(dtype), " x ", count));

@@ -34,8 +34,8 @@ TEST_CASE("a failpoint is hit at its place, number and stage, or at any") {
   CHECK(fails(points, FailPlace::kStage, 3, 1));
   CHECK(!fails(points, FailPlace::kStage, 3, 0));
   CHECK(!fails(points, FailPlace::kStage, 2, 1));
-  CHECK(fails(points, FailPlace::kForming, 0));
-  CHECK(fails(points, FailPlace::kForming, 5));
+  CHECK(fails(points, FailPlace::kGroupSetup, 0));
+  CHECK(fails(points, FailPlace::kGroupSetup, 5));
   CHECK(!fails(points, FailPlace::kLeaving, 0));
   CHECK(fails(points, FailPlace::kMemory, 1));
   CHECK(!fails(points, FailPlace::kSystem, 1));

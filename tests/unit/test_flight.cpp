@@ -5,8 +5,8 @@
 
 #include "support/catch.h"
 #include "trace/flight_file.h"
+#include "weft/diagnosis.h"
 #include "weft/flight.h"
-#include "weft/verdict.h"
 
 using namespace weft;
 
@@ -132,53 +132,54 @@ TEST_CASE("invalid or inconsistent flight records are refused by name") {
 
 TEST_CASE("a rank without a record is at fault if others saw it die") {
   const Status dead = failure(Code::kPeerFailed, Evidence::kProcess, {1});
-  const Verdict verdict =
-      judge({file(0, 3, {lane(0, 4, {1})}, dead), file(2, 3, {lane(0, 4, {0, 1})}, dead)});
-  CHECK(verdict.cause == Verdict::Cause::kDied);
-  CHECK(verdict.ranks == std::vector<int>{1});
-  CHECK(verdict.slot == 4);
+  const Diagnosis diagnosis =
+      diagnose({file(0, 3, {lane(0, 4, {1})}, dead), file(2, 3, {lane(0, 4, {0, 1})}, dead)});
+  CHECK(diagnosis.cause == Diagnosis::Cause::kDied);
+  CHECK(diagnosis.ranks == std::vector<int>{1});
+  CHECK(diagnosis.slot == 4);
 }
 
 TEST_CASE("the cause of a departure takes precedence over the departure") {
-  const Verdict verdict =
-      judge({file(0, 2, {lane(0, 4, {1})}, failure(Code::kPeerFailed, Evidence::kConnection, {1})),
-             file(1, 2, {lane(0, 4)}, failure(Code::kHook, Evidence::kLocal, {1}))});
-  CHECK(verdict.cause == Verdict::Cause::kFailed);
-  CHECK(verdict.ranks == std::vector<int>{1});
+  const Diagnosis diagnosis =
+      diagnose({file(0, 2, {lane(0, 4, {1})}, failure(Code::kPeerFailed, Evidence::kConnection, {1})),
+                file(1, 2, {lane(0, 4)}, failure(Code::kHook, Evidence::kLocal, {1}))});
+  CHECK(diagnosis.cause == Diagnosis::Cause::kFailed);
+  CHECK(diagnosis.ranks == std::vector<int>{1});
 }
 
 TEST_CASE("a minority that makes a different call is at fault; of two ranks both are") {
   const Status differ = failure(Code::kMismatch, Evidence::kDescriptor, {2});
-  const Verdict three = judge({file(0, 3, {lane(0, 4, {1})}, differ), file(1, 3, {lane(0, 4, {0})}, differ),
-                               file(2, 3, {lane(0, 4, {0}, 9)}, differ)});
-  CHECK(three.cause == Verdict::Cause::kMismatch);
+  const Diagnosis three =
+      diagnose({file(0, 3, {lane(0, 4, {1})}, differ), file(1, 3, {lane(0, 4, {0})}, differ),
+                file(2, 3, {lane(0, 4, {0}, 9)}, differ)});
+  CHECK(three.cause == Diagnosis::Cause::kMismatch);
   CHECK(three.ranks == std::vector<int>{2});
   CHECK(three.operation == "all_reduce sum f32 x 8");
   CHECK(says(three.text, "rank 2 calls all_reduce sum f32 x 9"));
-  const Verdict two =
-      judge({file(0, 2, {lane(0, 4, {1})}, differ), file(1, 2, {lane(0, 4, {0}, 9)}, differ)});
+  const Diagnosis two =
+      diagnose({file(0, 2, {lane(0, 4, {1})}, differ), file(1, 2, {lane(0, 4, {0}, 9)}, differ)});
   CHECK(two.ranks == std::vector<int>{0, 1});
 }
 
 TEST_CASE("chains of waiting ranks are followed to the rank that never joined") {
-  const Verdict verdict =
-      judge({file(0, 4, {lane(0, 4, {3})}, failure(Code::kTimeout, Evidence::kDeadline, {3})),
-             file(1, 4, {lane(0, 3)}), file(2, 4, {lane(0, 4, {1})}), file(3, 4, {lane(0, 4, {2})})});
-  CHECK(verdict.cause == Verdict::Cause::kAbsent);
-  CHECK(verdict.ranks == std::vector<int>{1});
-  CHECK(verdict.slot == 4);
-  CHECK(says(verdict.text, "never called it"));
+  const Diagnosis diagnosis =
+      diagnose({file(0, 4, {lane(0, 4, {3})}, failure(Code::kTimeout, Evidence::kDeadline, {3})),
+                file(1, 4, {lane(0, 3)}), file(2, 4, {lane(0, 4, {1})}), file(3, 4, {lane(0, 4, {2})})});
+  CHECK(diagnosis.cause == Diagnosis::Cause::kAbsent);
+  CHECK(diagnosis.ranks == std::vector<int>{1});
+  CHECK(diagnosis.slot == 4);
+  CHECK(says(diagnosis.text, "never called it"));
 }
 
 TEST_CASE("ranks that make their calls in different orders are reported") {
-  const Verdict verdict =
-      judge({file(0, 2, {lane(0, 4, {1}), lane(1, 2)}), file(1, 2, {lane(0, 4), lane(1, 2, {0})})});
-  CHECK(verdict.cause == Verdict::Cause::kDeadlock);
-  CHECK(verdict.ranks == std::vector<int>{0, 1});
+  const Diagnosis diagnosis =
+      diagnose({file(0, 2, {lane(0, 4, {1}), lane(1, 2)}), file(1, 2, {lane(0, 4), lane(1, 2, {0})})});
+  CHECK(diagnosis.cause == Diagnosis::Cause::kDeadlock);
+  CHECK(diagnosis.ranks == std::vector<int>{0, 1});
 }
 
 TEST_CASE("records of a working communicator name no rank") {
-  const Verdict verdict = judge({file(0, 2, {lane(0, 4)}), file(1, 2, {lane(0, 3)})});
-  CHECK(verdict.ranks.empty());
-  CHECK(!verdict.text.empty());
+  const Diagnosis diagnosis = diagnose({file(0, 2, {lane(0, 4)}), file(1, 2, {lane(0, 3)})});
+  CHECK(diagnosis.ranks.empty());
+  CHECK(!diagnosis.text.empty());
 }

@@ -7,7 +7,7 @@
 #include "coll/hierarchical/grouping.h"
 #include "coll/hierarchical/lane.h"
 #include "coll/hierarchical/local_exchange.h"
-#include "coll/hierarchical/roll_call.h"
+#include "coll/hierarchical/progress_reports.h"
 #include "kernels/host_ops.h"
 #include "support/catch.h"
 #include "support/thread_group.h"
@@ -139,13 +139,13 @@ class LookingClock final : public Clock {
 TEST_CASE("a rank without wait notes does not keep other ranks from receiving them") {
   Outbox transport(1);
   LookingClock clock;
-  RollCall roll_call(transport, clock, 0, 4);
+  ProgressReports progress_reports(transport, clock, 0, 4);
   for (uint64_t slot = 0; slot < 2; slot++) {
-    RollCall::Wait wait;
+    ProgressReports::Wait wait;
     wait.slot = slot;
     transport.sent.clear();
-    roll_call.begins();
-    for (int poll = 0; poll < 1000; poll++) roll_call.waits(&wait);
+    progress_reports.begins();
+    for (int poll = 0; poll < 1000; poll++) progress_reports.waits(&wait);
     CHECK(transport.sent == (slot == 0 ? std::vector<int>{1, 2, 3} : std::vector<int>{2, 3}));
   }
 }
@@ -182,11 +182,11 @@ TEST_CASE("an operation that fails between hosts ends once the devices inside ha
   const Grouping grouping = grouping_of(0, {0, 1});
   SystemClock clock;
   Outbox transport(-1);
-  RollCall roll_call(transport, clock, 0, 2);
+  ProgressReports progress_reports(transport, clock, 0, 2);
   Stage::Seen inside, across;
   across.ends = Status::error(Code::kPeerFailed, "the network is down");
-  HierarchicalLane lane(grouping, host_ops(), std::make_shared<HeapArena>(HostAllocator()), roll_call, 0,
-                        std::make_unique<Stage>(inside), std::make_unique<Stage>(across));
+  HierarchicalLane lane(grouping, host_ops(), std::make_shared<HeapArena>(HostAllocator()), progress_reports,
+                        0, std::make_unique<Stage>(inside), std::make_unique<Stage>(across));
   for (const bool device : {true, false}) {
     inside.works = true;
     inside.abandoned = false;

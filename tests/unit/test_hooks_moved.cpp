@@ -5,7 +5,7 @@
 #include <numeric>
 #include <utility>
 
-#include "form.h"
+#include "bootstrap.h"
 #include "hooks_rig.h"
 
 using namespace weft;
@@ -124,7 +124,7 @@ struct Run {
 Run moves_to(const Model& model, const Remembers& hook, const std::vector<int>& members) {
   Run run(members.size());
   const Registry registry("");
-  test::Meeting meeting(kRanks);
+  test::RankBarrier rank_barrier(kRanks);
   const auto failures = run_ranks(kRanks, [&](Rank& self) {
     const auto place = std::find(members.begin(), members.end(), self.rank);
     const auto rank = static_cast<size_t>(place - members.begin());
@@ -136,7 +136,7 @@ Run moves_to(const Model& model, const Remembers& hook, const std::vector<int>& 
     if (!trainee.reducer()) return;
     trainee.train(0, kBefore, 0, nullptr);
     trainee.save(&run.at_move[static_cast<size_t>(self.rank)]);
-    self.expect(meeting.arrive(self), "meeting");
+    self.expect(rank_barrier.arrive(self), "meeting");
     self.comm->fail(Status::error(Code::kCancelled, "enough"));
     if (!next) return;
     self.expect(trainee.reducer()->rebind(next), "rebind");

@@ -273,7 +273,7 @@ TEST_CASE("ranks that load states of different steps have equal results, or get 
     train_from(model, {hook.name, hook.options}, 0, 4, nullptr, &early);
     train_from(model, {hook.name, hook.options}, 0, 6, nullptr, &late);
     std::vector<std::vector<Bytes>> results(3);
-    Meeting created(3);
+    RankBarrier created(3);
     check(run_ranks(3, [&](Rank& self) {
       const auto rank = static_cast<size_t>(self.rank);
       std::shared_ptr<Hook> own;

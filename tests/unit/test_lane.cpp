@@ -128,8 +128,8 @@ struct Failing {
   }
   void fail() { comm->fail(Status::error(Code::kTimeout, "too late")); }
   void drive() {
-    bool driven = false;
-    context->engine().drive(&driven);
+    bool had_lock = false;
+    context->engine().poll_tasks(&had_lock);
   }
   // Returns true if the request completes within this time.
   bool completes(int64_t within_ms) {
@@ -297,12 +297,12 @@ Bytes written(const ClosedLanes& lanes) {
   return writer.take();
 }
 
-ClosedLanes::Told told(const ClosedLanes& lanes) {
+ClosedLanes::Published published(const ClosedLanes& lanes) {
   const Bytes message = written(lanes);
   ByteReader reader(message);
-  ClosedLanes::Told told = ClosedLanes::read(&reader);
+  ClosedLanes::Published published = ClosedLanes::read(&reader);
   CHECK(reader.done());
-  return told;
+  return published;
 }
 
 }  // namespace
@@ -314,9 +314,9 @@ TEST_CASE("a closed lane is reused once all ranks have closed it after equally m
   theirs.keep(7, {std::make_shared<Idle>(), 71});  // one operation more than here
   theirs.keep(9, {std::make_shared<Idle>(), 90});
   theirs.keep(11, {std::make_shared<Idle>(), 1});
-  mine.compare({told(mine), told(theirs)});
+  mine.compare({published(mine), published(theirs)});
   uint32_t id = 0;
-  ClosedLanes::Kept lane;
+  ClosedLanes::Entry lane;
   mine.keep(3, {std::make_shared<Idle>(), 30});  // closed since then: the other ranks do not know
   REQUIRE(mine.take(&id, &lane));
   CHECK((id == 5 && lane.next_slot == 50 && lane.impl != nullptr));
@@ -333,10 +333,10 @@ TEST_CASE("invalid bytes of another rank about closed lanes are ignored") {
   const Bytes whole = written(mine);
   for (size_t size = 0; size < whole.size(); size++) {
     ByteReader reader(ByteView(whole).first(size));
-    mine.compare({told(mine), ClosedLanes::read(&reader)});
+    mine.compare({published(mine), ClosedLanes::read(&reader)});
     CHECK_FALSE(reader.ok());
     uint32_t id = 0;
-    ClosedLanes::Kept lane;
+    ClosedLanes::Entry lane;
     CHECK_FALSE(mine.take(&id, &lane));
   }
   const Bytes noise(64, std::byte{0xff});

@@ -1,5 +1,5 @@
 // When a step counts as finished on all ranks, and which gradients are retained until then.
-#include "form.h"
+#include "bootstrap.h"
 #include "reducer_rig.h"
 #include "registry.h"
 
@@ -38,7 +38,7 @@ TEST_CASE("a step is committed by the collectives of the next one, or by a finis
 TEST_CASE("all of a bucket is retained, in any number of pieces") {
   const Model model({{"few", {3}}, {"many", {700'000}}});  // launched last, and first
   const Registry registry("");
-  test::Meeting reduced(2);
+  test::RankBarrier reduced(2);
   check(run_threads(2, [&](Rank& self) {
     std::shared_ptr<Comm> other;
     self.expect(split(self.comm, registry, false, 0, self.rank, &other), "split");

@@ -116,7 +116,7 @@ TEST_CASE("a dynamic collective moves as much as the rank with the largest count
 
 TEST_CASE("a hook that counts more than it declared fails the step on every rank by name") {
   const Model model({{"a", {4}}});
-  Meeting meeting(2);
+  RankBarrier rank_barrier(2);
   check(run_threads(2, [&](Rank& self) {
     User user;
     user.lie = self.rank == 1 ? 7 : 0;
@@ -125,9 +125,9 @@ TEST_CASE("a hook that counts more than it declared fails the step on every rank
     if (!reducer) return;
     std::vector<float> a = {1, 1, 0, 0};
     self.expect(reducer->begin(nullptr), "begin");
-    if (self.rank == 1) meeting.arrive(self);  // the others are inside the step when it fails
+    if (self.rank == 1) rank_barrier.arrive(self);  // the others are inside the step when it fails
     self.expect(reducer->ready(0, a.data(), nullptr), "ready");
-    if (self.rank == 0) meeting.arrive(self);
+    if (self.rank == 0) rank_barrier.arrive(self);
     const Status failed = reducer->finish({});
     self.expect(failed.code() == Code::kHook, "code: " + failed.text());
     self.expect(

@@ -443,7 +443,7 @@ TEST_CASE("a missing rank is named at the deadline, and the completed buckets ar
 
 TEST_CASE("abort in the middle of a step ends it on all ranks") {
   const Model model({{"a", {100}}, {"b", {100}}});
-  Meeting begun(3);
+  RankBarrier begun(3);
   const auto failures = run_threads(3, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
     self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, {.limits = {0}}), "create");
@@ -466,7 +466,7 @@ TEST_CASE("abort in the middle of a step ends it on all ranks") {
 TEST_CASE("finish ends a failed step, also with missing or absent parameters or while uses are learned") {
   for (const uint64_t flags : {uint64_t{WEFT_REDUCER_ABSENT}, uint64_t{WEFT_REDUCER_STATIC}}) {
     const Model model({{"a", {3}}, {"b", {4}}});
-    Meeting begun(2);
+    RankBarrier begun(2);
     check(run_threads(2, [&](Rank& self) {
       std::unique_ptr<Reducer> reducer;
       self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, {.flags = flags}), "create");
@@ -490,7 +490,7 @@ TEST_CASE("finish ends a failed step, also with missing or absent parameters or 
 
 TEST_CASE("destroy in the middle of a step fails it on all ranks and does not change the gradients") {
   const Model model({{"a", {100'000}}, {"b", {100'000}}});
-  Meeting begun(3), over(3);
+  RankBarrier begun(3), over(3);
   const auto failures = run_threads(3, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
     self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, {.limits = {0}}), "create");

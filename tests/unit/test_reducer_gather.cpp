@@ -351,7 +351,7 @@ TEST_CASE("a gather ends on all ranks when one of them aborts, and no value chan
   for (const bool over_shm : {false, true}) {
     RanksOptions options;
     if (over_shm) options.backend = &shm::backend();
-    Meeting started(3);
+    RankBarrier started(3);
     check(run_threads(
         3,
         [&](Rank& self) {

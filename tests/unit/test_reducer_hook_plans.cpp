@@ -1,6 +1,6 @@
 // A hook of the program's own learns of buckets, their parameters, and re-plans or rebinds that are
 // cancelled. Hooks that cannot plan, or plan differently on ranks, are errors.
-#include "form.h"
+#include "bootstrap.h"
 #include "reducer_rig.h"
 #include "registry.h"
 

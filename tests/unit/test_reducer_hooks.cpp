@@ -466,7 +466,7 @@ TEST_CASE("a stage that never completes fails the step at its deadline and is na
 TEST_CASE("a hook that fails on one rank fails the step on all with its message") {
   const Model model({{"a", {10}}, {"b", {10}}, {"c", {10}}});
   for (const int stage : {0, 1, 2}) {
-    Meeting created(3);
+    RankBarrier created(3);
     const auto failures = run_threads(3, [&](Rank& self) {
       User u;
       u.fail_in_stage = self.rank == 2 ? stage : -1;

@@ -4,7 +4,7 @@
 #include <functional>
 #include <utility>
 
-#include "form.h"
+#include "bootstrap.h"
 #include "reducer_rig.h"
 #include "registry.h"
 #include "shm/backend.h"

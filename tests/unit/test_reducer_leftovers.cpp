@@ -3,7 +3,7 @@
 #include <functional>
 #include <utility>
 
-#include "form.h"
+#include "bootstrap.h"
 #include "registry.h"
 #include "sparse_rig.h"
 
@@ -33,9 +33,10 @@ class WatchedClock final : public Clock {
 };
 
 // Runs ranks with a second communicator, with which they continue when the first has failed.
-void run_with_spare(const std::function<void(Rank&, const std::shared_ptr<Comm>&, test::Meeting&)>& body) {
+void run_with_spare(
+    const std::function<void(Rank&, const std::shared_ptr<Comm>&, test::RankBarrier&)>& body) {
   const Registry registry("");
-  test::Meeting meeting(2);
+  test::RankBarrier rank_barrier(2);
   RanksOptions options;
   options.clock = std::make_shared<WatchedClock>();
   check(run_threads(
@@ -43,7 +44,7 @@ void run_with_spare(const std::function<void(Rank&, const std::shared_ptr<Comm>&
       [&](Rank& self) {
         std::shared_ptr<Comm> spare;
         self.expect(split(self.comm, registry, false, 0, self.rank, &spare), "split");
-        if (spare) body(self, spare, meeting);
+        if (spare) body(self, spare, rank_barrier);
       },
       options));
 }
@@ -63,8 +64,8 @@ void hand_over(Rank& self, Reducer& reducer, Gradients& gradients, const std::ve
   }
 }
 
-void fail(Rank& self, test::Meeting& meeting) {
-  self.expect(meeting.arrive(self), "meeting");
+void fail(Rank& self, test::RankBarrier& rank_barrier) {
+  self.expect(rank_barrier.arrive(self), "meeting");
   self.comm->fail(Status::error(Code::kCancelled, "enough"));
 }
 
@@ -72,7 +73,7 @@ void fail(Rank& self, test::Meeting& meeting) {
 
 TEST_CASE("a rebind clears the last step's state and accumulated gradients") {
   const Model model({{"a", {3}}, {"b", {5}}});
-  run_with_spare([&](Rank& self, const std::shared_ptr<Comm>& spare, test::Meeting& meeting) {
+  run_with_spare([&](Rank& self, const std::shared_ptr<Comm>& spare, test::RankBarrier& rank_barrier) {
     std::unique_ptr<Reducer> reducer;
     self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, {.flags = WEFT_REDUCER_ABSENT}),
                 "create");
@@ -88,7 +89,7 @@ TEST_CASE("a rebind clears the last step's state and accumulated gradients") {
     self.expect(reducer->begin(&local), "begin a local step");
     hand_over(self, *reducer, gradients);
     self.expect(reducer->finish({}), "finish it");
-    fail(self, meeting);
+    fail(self, rank_barrier);
     self.expect(reducer->rebind(spare), "rebind");
 
     const Status result = reducer->result(0, gradients[0]);
@@ -139,7 +140,7 @@ TEST_CASE("after a re-plan waits for the last step return, and it has no results
 
 TEST_CASE("fixed indices are sent again after a rebind, and may differ") {
   const Model model({{"e", {64, 4}, Dtype::kF32, {}, 1}});
-  run_with_spare([&](Rank& self, const std::shared_ptr<Comm>& spare, test::Meeting& meeting) {
+  run_with_spare([&](Rank& self, const std::shared_ptr<Comm>& spare, test::RankBarrier& rank_barrier) {
     std::unique_ptr<Reducer> reducer;
     self.expect(
         make_reducer(self.comm, model, allreduce_hook(), &reducer, {.flags = WEFT_REDUCER_SPARSE_FIXED}),
@@ -156,7 +157,7 @@ TEST_CASE("fixed indices are sent again after a rebind, and may differ") {
     };
     step(3);
     step(3);
-    fail(self, meeting);
+    fail(self, rank_barrier);
     self.expect(reducer->rebind(spare), "rebind");
     weft_sparse result{};
     self.expect(has(reducer->sparse_result(0, &result).text(), "no result"), "no result after a rebind");
@@ -167,7 +168,7 @@ TEST_CASE("fixed indices are sent again after a rebind, and may differ") {
 
 TEST_CASE("a retry uses zeros for gradients that were absent everywhere, not an earlier step's values") {
   const Model model({{"a", {3}}, {"b", {5}}});
-  run_with_spare([&](Rank& self, const std::shared_ptr<Comm>& spare, test::Meeting& meeting) {
+  run_with_spare([&](Rank& self, const std::shared_ptr<Comm>& spare, test::RankBarrier& rank_barrier) {
     std::unique_ptr<Reducer> reducer;
     self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer,
                              {.mode = WEFT_GRADIENT_VIEW, .limits = {0}, .flags = WEFT_REDUCER_RETAIN}),
@@ -191,7 +192,7 @@ TEST_CASE("a retry uses zeros for gradients that were absent everywhere, not an 
     self.expect(reducer->begin(&fixed), "begin");
     const uint64_t absent = 1;  // in the bucket that is launched first
     self.expect(reducer->absent(&absent, 1), "absent");
-    fail(self, meeting);
+    fail(self, rank_barrier);
     std::fill_n(views[0], model.count(0), 4.0f);
     ready(0);
     self.expect(!reducer->finish({}).ok(), "finish");
@@ -204,7 +205,7 @@ TEST_CASE("a retry uses zeros for gradients that were absent everywhere, not an 
 
 TEST_CASE("a begin that fails half way leaves no step open") {
   const Model model({{"a", {3}}, {"b", {5}}});
-  run_with_spare([&](Rank& self, const std::shared_ptr<Comm>& spare, test::Meeting& meeting) {
+  run_with_spare([&](Rank& self, const std::shared_ptr<Comm>& spare, test::RankBarrier& rank_barrier) {
     std::unique_ptr<Reducer> reducer;
     self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer,
                              {.flags = WEFT_REDUCER_STATIC | WEFT_REDUCER_ABSENT}),
@@ -214,7 +215,7 @@ TEST_CASE("a begin that fails half way leaves no step open") {
     self.expect(reducer->begin(nullptr), "begin");
     self.expect(reducer->ready(0, gradients[0], nullptr), "ready");
     self.expect(reducer->finish({}), "the step that shows that b is not used");
-    self.expect(meeting.arrive(self), "meeting");
+    self.expect(rank_barrier.arrive(self), "meeting");
     at_look = [&] { self.comm->fail(Status::error(Code::kCancelled, "now")); };
     const Status begun = reducer->begin(nullptr);
     self.expect(begun.code() == Code::kCancelled, begun.text());
@@ -227,7 +228,7 @@ TEST_CASE("a begin that fails half way leaves no step open") {
 
 TEST_CASE("a call of ready that returns only after a rebind does not change the new state") {
   const Model model({{"a", {3}}});
-  run_with_spare([&](Rank& self, const std::shared_ptr<Comm>& spare, test::Meeting& meeting) {
+  run_with_spare([&](Rank& self, const std::shared_ptr<Comm>& spare, test::RankBarrier& rank_barrier) {
     std::unique_ptr<Reducer> reducer;
     self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, {.flags = WEFT_REDUCER_RETAIN}),
                 "create");
@@ -238,7 +239,7 @@ TEST_CASE("a call of ready that returns only after a rebind does not change the 
     self.expect(reducer->finish({}), "finish it");
     gradients.fill(3, self.rank);
     self.expect(reducer->begin(nullptr), "begin");
-    fail(self, meeting);
+    fail(self, rank_barrier);
     std::atomic<bool> counted{false}, go_on{false};
     Status ready;
     std::thread late([&] {

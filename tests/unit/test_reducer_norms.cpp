@@ -386,20 +386,20 @@ TEST_CASE("clipping and skipping are refused if unsupported, and the step contin
 }
 
 TEST_CASE("invalid records of finish are refused with the rank's number") {
-  Ruling ruling;
+  FinishDecision decision;
   for (const FinishRecord& bad :
        {FinishRecord{-1, 0, 0}, FinishRecord{kNan, 0, 0}, FinishRecord{HUGE_VAL, 0, 0}, FinishRecord{0, 8, 0},
         FinishRecord{0, 0, 1}}) {
-    const Status status = judge_finish({{}, bad}, 1, 0, &ruling);
+    const Status status = decide_finish({{}, bad}, 1, 0, &decision);
     CHECK(status.code() == Code::kMismatch);
     CHECK(status.info().ranks == std::vector<int>{1});
   }
   const FinishRecord skips{0, FinishRecord::kSkipNonfinite, 0};
-  CHECK(has(judge_finish({{}, skips}, 1, 0, &ruling).text(), "rank 1 with WEFT_FINISH_SKIP_NONFINITE"));
+  CHECK(has(decide_finish({{}, skips}, 1, 0, &decision).text(), "rank 1 with WEFT_FINISH_SKIP_NONFINITE"));
   // The sum of finite squares may be infinite.
-  REQUIRE(judge_finish({skips, skips}, HUGE_VAL, 0, &ruling).ok());
-  CHECK(ruling.skipped);
+  REQUIRE(decide_finish({skips, skips}, HUGE_VAL, 0, &decision).ok());
+  CHECK(decision.skipped);
   // A rank that has joined does not know how the others clip.
-  REQUIRE(judge_finish({{0, FinishRecord::kJoined, 0}, {2, 0, 0}}, 8, 0, &ruling).ok());
-  CHECK(ruling.factor == 0.25);
+  REQUIRE(decide_finish({{0, FinishRecord::kJoined, 0}, {2, 0, 0}}, 8, 0, &decision).ok());
+  CHECK(decision.factor == 0.25);
 }

@@ -121,7 +121,7 @@ TEST_CASE("a sparse parameter has no view") {
 
 TEST_CASE("fixed indices that change fail the step by name") {
   const Model model(params());
-  Meeting meeting(2);
+  RankBarrier rank_barrier(2);
   check(run_threads(2, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
     self.expect(
@@ -135,10 +135,10 @@ TEST_CASE("fixed indices that change fail the step by name") {
       const Coo coo = make_coo(model[1], {row, 5}, [](uint64_t, uint64_t) { return 1.0; });
       self.expect(reducer->begin(nullptr), "begin");
       // The others are inside the step when it fails.
-      if (step == 1 && self.rank == 1) meeting.arrive(self);
+      if (step == 1 && self.rank == 1) rank_barrier.arrive(self);
       self.expect(reducer->ready_sparse(1, coo.c(), nullptr), "ready");
       const Status dense = reducer->ready(0, gradients[0], nullptr);  // the step may have failed by then
-      if (step == 1 && self.rank == 0) meeting.arrive(self);
+      if (step == 1 && self.rank == 0) rank_barrier.arrive(self);
       last = reducer->finish({});
       if (step == 0) self.expect(dense.ok() && last.ok(), "the first step");
     }

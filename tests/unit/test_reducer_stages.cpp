@@ -164,7 +164,7 @@ TEST_CASE("a stage that never returns fails the step at its deadline and is name
     for (const uint32_t stage : {0u, 1u}) {
       Stuck stuck;
       std::atomic<int> failed{0};
-      Meeting created(2);
+      RankBarrier created(2);
       check(run_threads(2, [&](Rank& self) {
         User user;
         user.in_stage = [&](const weft_bucket& bucket, const weft_stage& now) {
@@ -358,7 +358,7 @@ TEST_CASE("a rank whose hook is busy does not create a reducer, and the others g
   const Model model({{"a", {10}}});
   RanksOptions options;
   options.comm.init_timeout_ms = 2000;
-  Meeting begun(2), tried(2);
+  RankBarrier begun(2), tried(2);
   check(run_threads(
       2,
       [&](Rank& self) {

@@ -35,7 +35,7 @@ void convert(const Bytes& from, Dtype from_dtype, Bytes* to, Dtype to_dtype, uin
 }
 
 // Returns one parameter's mean over ranks if it is communicated as this type, in row-major order.
-Bytes mean(const Model& model, size_t i, Dtype travels, int ranks, uint64_t step) {
+Bytes mean(const Model& model, size_t i, Dtype comm_dtype, int ranks, uint64_t step) {
   const Dtype own = model[i].dtype;
   const uint64_t count = model.count(i);
   std::vector<Bytes> inputs;
@@ -45,13 +45,13 @@ Bytes mean(const Model& model, size_t i, Dtype travels, int ranks, uint64_t step
     for (uint64_t k = 0; k < count; k++) {
       store(own, rough(r, i, k, step), gradient.data() + k * dtype_size(own));
     }
-    convert(gradient, own, &inputs.emplace_back(count * dtype_size(travels)), travels, count);
+    convert(gradient, own, &inputs.emplace_back(count * dtype_size(comm_dtype)), comm_dtype, count);
   }
   for (const Bytes& input : inputs) pointers.push_back(input.data());
-  Bytes sum(count * dtype_size(travels)), result(count * dtype_size(own));
+  Bytes sum(count * dtype_size(comm_dtype)), result(count * dtype_size(own));
   std::byte* output = sum.data();
   FoldArgs fold;
-  fold.dtype = travels;
+  fold.dtype = comm_dtype;
   fold.inputs = pointers.data();
   fold.input_count = ranks;
   fold.outputs = &output;
@@ -59,11 +59,11 @@ Bytes mean(const Model& model, size_t i, Dtype travels, int ranks, uint64_t step
   fold.count = count;
   fold.postscale = 1.0 / ranks;
   host_ops().fold(fold);
-  convert(sum, travels, &result, own, count);
+  convert(sum, comm_dtype, &result, own, count);
   return result;
 }
 
-Dtype travels_as(Dtype own, int32_t reduce_dtype) {
+Dtype comm_dtype_of(Dtype own, int32_t reduce_dtype) {
   return own == Dtype::kF64 || reduce_dtype == 0 ? own : static_cast<Dtype>(reduce_dtype);
 }
 
@@ -90,7 +90,7 @@ void step(Rank& self, const Model& model, Reducer& reducer, const std::vector<Pl
   for (size_t i = 0; i < model.size(); i++) {
     const Dtype own = model[i].dtype;
     const uint32_t size = dtype_size(own);
-    const Bytes expected = mean(model, i, travels_as(own, rig.reduce_dtype), self.size, number);
+    const Bytes expected = mean(model, i, comm_dtype_of(own, rig.reduce_dtype), self.size, number);
     Gradients copied(model);
     self.expect(reducer.result(i, copied[i]), "result");
     bool same = true, fetched = true;

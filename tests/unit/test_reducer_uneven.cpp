@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "reducer_rig.h"
-#include "sync/opening.h"
+#include "sync/step_handshake.h"
 
 using namespace weft;
 using namespace weft::test;
@@ -15,60 +15,62 @@ std::vector<TestParam> four_params() {
   return {{"a", {4}}, {"b", {3}}, {"c", {5}}, {"d", {}}};
 }
 
-OpeningRecord record(uint32_t flags, double weight = 1, uint64_t step = 3, uint32_t micro_batches = 2) {
+HandshakeRecord record(uint32_t flags, double weight = 1, uint64_t step = 3, uint32_t micro_batches = 2) {
   return {step, weight, micro_batches, flags};
 }
 
-constexpr uint32_t kData = OpeningRecord::kData;
-constexpr uint32_t kJoined = OpeningRecord::kJoined;
-constexpr uint32_t kReplan = OpeningRecord::kReplan;
+constexpr uint32_t kData = HandshakeRecord::kData;
+constexpr uint32_t kJoined = HandshakeRecord::kJoined;
+constexpr uint32_t kReplan = HandshakeRecord::kReplan;
 
 }  // namespace
 
 TEST_CASE("a step handshake divides by all ranks, by those with data, or by weights") {
-  const std::vector<OpeningRecord> records = {record(0, 9), record(kData, 1), record(kData, 3), record(0)};
-  Opening opening;
-  REQUIRE(judge_opening(records, 1, {WEFT_DIVIDE_WORLD, false}, &opening).ok());
-  CHECK(opening.turn == Turn::kReduce);
-  CHECK(opening.divisor == 8);
-  CHECK(opening.factor == 1);
-  CHECK(opening.active == 2);
-  CHECK(opening.first_active == 1);
-  CHECK(opening.last_active == 2);
-  REQUIRE(judge_opening(records, 1, {WEFT_DIVIDE_ACTIVE, false}, &opening).ok());
-  CHECK(opening.divisor == 4);
-  REQUIRE(judge_opening(records, 2, {WEFT_DIVIDE_WEIGHTS, false}, &opening).ok());
-  CHECK(opening.divisor == 8);
-  CHECK(opening.factor == 3);  // 3 of the weights' mean, which is 1
+  const std::vector<HandshakeRecord> records = {record(0, 9), record(kData, 1), record(kData, 3), record(0)};
+  StepHandshake handshake;
+  REQUIRE(decide_handshake(records, 1, {WEFT_DIVIDE_WORLD, false}, &handshake).ok());
+  CHECK(handshake.outcome == StepOutcome::kReduce);
+  CHECK(handshake.divisor == 8);
+  CHECK(handshake.factor == 1);
+  CHECK(handshake.active == 2);
+  CHECK(handshake.first_active == 1);
+  CHECK(handshake.last_active == 2);
+  REQUIRE(decide_handshake(records, 1, {WEFT_DIVIDE_ACTIVE, false}, &handshake).ok());
+  CHECK(handshake.divisor == 4);
+  REQUIRE(decide_handshake(records, 2, {WEFT_DIVIDE_WEIGHTS, false}, &handshake).ok());
+  CHECK(handshake.divisor == 8);
+  CHECK(handshake.factor == 3);  // 3 of the weights' mean, which is 1
 }
 
 TEST_CASE("a step handshake without any data divides by the ranks") {
-  Opening opening;
+  StepHandshake handshake;
   for (const int32_t by : {WEFT_DIVIDE_WORLD, WEFT_DIVIDE_ACTIVE, WEFT_DIVIDE_WEIGHTS}) {
-    REQUIRE(judge_opening({record(0), record(0)}, 0, {by, false}, &opening).ok());
-    CHECK(opening.divisor == 2);
-    CHECK(opening.factor == 1);
-    CHECK(opening.last_active == -1);
+    REQUIRE(decide_handshake({record(0), record(0)}, 0, {by, false}, &handshake).ok());
+    CHECK(handshake.divisor == 2);
+    CHECK(handshake.factor == 1);
+    CHECK(handshake.last_active == -1);
   }
 }
 
 TEST_CASE("a step ends when all ranks have joined, or at the first that has if so configured") {
-  Opening opening;
-  REQUIRE(judge_opening({record(kJoined), record(kData)}, 0, {}, &opening).ok());
-  CHECK(opening.turn == Turn::kReduce);
-  CHECK(opening.joined == std::vector<int>{0});
-  REQUIRE(judge_opening({record(kJoined), record(kData)}, 1, {WEFT_DIVIDE_WORLD, true}, &opening).ok());
-  CHECK(opening.turn == Turn::kExhausted);
-  REQUIRE(judge_opening({record(kJoined), record(kReplan)}, 1, {WEFT_DIVIDE_WORLD, true}, &opening).ok());
-  CHECK(opening.turn == Turn::kReplan);
-  REQUIRE(judge_opening({record(kJoined), record(kJoined)}, 1, {WEFT_DIVIDE_WORLD, true}, &opening).ok());
-  CHECK(opening.turn == Turn::kOver);
+  StepHandshake handshake;
+  REQUIRE(decide_handshake({record(kJoined), record(kData)}, 0, {}, &handshake).ok());
+  CHECK(handshake.outcome == StepOutcome::kReduce);
+  CHECK(handshake.joined == std::vector<int>{0});
+  REQUIRE(decide_handshake({record(kJoined), record(kData)}, 1, {WEFT_DIVIDE_WORLD, true}, &handshake).ok());
+  CHECK(handshake.outcome == StepOutcome::kExhausted);
+  REQUIRE(
+      decide_handshake({record(kJoined), record(kReplan)}, 1, {WEFT_DIVIDE_WORLD, true}, &handshake).ok());
+  CHECK(handshake.outcome == StepOutcome::kReplan);
+  REQUIRE(
+      decide_handshake({record(kJoined), record(kJoined)}, 1, {WEFT_DIVIDE_WORLD, true}, &handshake).ok());
+  CHECK(handshake.outcome == StepOutcome::kOver);
 }
 
 TEST_CASE("a step handshake names a rank that differs, or what is invalid") {
-  Opening opening;
-  const auto refused = [&](const std::vector<OpeningRecord>& records, const std::string& why) {
-    const Status status = judge_opening(records, 0, {}, &opening);
+  StepHandshake handshake;
+  const auto refused = [&](const std::vector<HandshakeRecord>& records, const std::string& why) {
+    const Status status = decide_handshake(records, 0, {}, &handshake);
     INFO(status.text());
     CHECK(status.code() == Code::kMismatch);
     CHECK(has(status.text(), why));
@@ -81,51 +83,51 @@ TEST_CASE("a step handshake names a rank that differs, or what is invalid") {
             "rank 1 published an invalid record at begin: flags 1, weight ");
   }
   refused({record(kData), record(64)}, "invalid record at begin: flags 64");
-  const uint32_t fixed = kData | OpeningRecord::kFixed;
+  const uint32_t fixed = kData | HandshakeRecord::kFixed;
   refused({record(fixed), record(kData)},
           "rank 0 begins step 3 with WEFT_BEGIN_FIXED, rank 1 without WEFT_BEGIN_FIXED");
   refused({record(kData), record(fixed)},
           "rank 0 begins step 3 without WEFT_BEGIN_FIXED, rank 1 with WEFT_BEGIN_FIXED");
   refused({record(kData), record(kReplan)}, "rank 1 re-plans while others begin a step");
   refused({record(kReplan), record(kData)}, "rank 1 begins a step while others re-plan");
-  refused({record(kData), record(OpeningRecord::kGather)},
+  refused({record(kData), record(HandshakeRecord::kGather)},
           "rank 1 gathers parameters while others begin a step");
-  refused({record(OpeningRecord::kGather), record(kReplan)},
+  refused({record(HandshakeRecord::kGather), record(kReplan)},
           "rank 1 re-plans while others gather parameters");
   refused({record(kData), record(kData, 1, 3, 0)}, "micro_batches 0 (at least 1)");
   // Ranks without data do not know how the others divide.
-  CHECK(judge_opening({record(kData), record(kJoined, 1, 3, 5)}, 0, {}, &opening).ok());
+  CHECK(decide_handshake({record(kData), record(kJoined, 1, 3, 5)}, 0, {}, &handshake).ok());
 }
 
 TEST_CASE("the absent set is fixed if every rank says so, which ranks without data cannot") {
-  const uint32_t fixed = kData | OpeningRecord::kFixed;
-  Opening opening;
-  REQUIRE(judge_opening({record(fixed), record(fixed)}, 0, {}, &opening).ok());
-  CHECK(opening.fixed);
+  const uint32_t fixed = kData | HandshakeRecord::kFixed;
+  StepHandshake handshake;
+  REQUIRE(decide_handshake({record(fixed), record(fixed)}, 0, {}, &handshake).ok());
+  CHECK(handshake.fixed);
   for (const uint32_t without :
-       {OpeningRecord::kZeros, OpeningRecord::kZeros | kData, OpeningRecord::kZeros | kJoined}) {
-    REQUIRE(judge_opening({record(without), record(fixed), record(fixed)}, 0, {}, &opening).ok());
-    CHECK(!opening.fixed);
+       {HandshakeRecord::kZeros, HandshakeRecord::kZeros | kData, HandshakeRecord::kZeros | kJoined}) {
+    REQUIRE(decide_handshake({record(without), record(fixed), record(fixed)}, 0, {}, &handshake).ok());
+    CHECK(!handshake.fixed);
   }
 }
 
 TEST_CASE("weights whose sum overflows are an error that names the largest") {
-  Opening opening;
-  const OpeningRules weighted{WEFT_DIVIDE_WEIGHTS, false};
+  StepHandshake handshake;
+  const HandshakeRules weighted{WEFT_DIVIDE_WEIGHTS, false};
   const std::vector<std::vector<double>> sums = {{1e308, 1.5e308}, {1, 1.5e308}, {1, 1.5e308, 1e308}};
   for (const std::vector<double>& weights : sums) {
-    std::vector<OpeningRecord> records;
+    std::vector<HandshakeRecord> records;
     for (const double weight : weights) records.push_back(record(kData, weight));
-    const Status status = judge_opening(records, 0, weighted, &opening);
+    const Status status = decide_handshake(records, 0, weighted, &handshake);
     INFO(status.text());
     CHECK(status.code() == Code::kMismatch);
     CHECK(
         has(status.text(), "rank 1 begins the step with weight 1.5e+308: the sum of the weights overflows"));
     CHECK(status.info().ranks == std::vector<int>{1});
   }
-  REQUIRE(judge_opening({record(kData, 1e307), record(0, 1.5e308)}, 0, weighted, &opening).ok());
-  CHECK(opening.factor == 2);
-  REQUIRE(judge_opening({record(kData, 1e308), record(kData, 1.5e308)}, 0, {}, &opening).ok());
+  REQUIRE(decide_handshake({record(kData, 1e307), record(0, 1.5e308)}, 0, weighted, &handshake).ok());
+  CHECK(handshake.factor == 2);
+  REQUIRE(decide_handshake({record(kData, 1e308), record(kData, 1.5e308)}, 0, {}, &handshake).ok());
 }
 
 TEST_CASE("invalid absent parameters are refused by name, and the step continues") {

@@ -195,7 +195,7 @@ TEST_CASE("the order of readiness is recorded once the pattern of uses is known"
 
 TEST_CASE("a wait for one parameter ends with its bucket, and reports its failure") {
   const Model model(three_params());
-  Meeting begun(2);
+  RankBarrier begun(2);
   check(run_threads(2, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
     self.expect(make(self, model, 1, 0, &reducer), "create");

@@ -60,7 +60,7 @@ Status drive(CollectiveLane& lane) {
 // Rank 0 calls all_reduce on `count` elements; rank 1 publishes a correct post that `lie` has changed.
 Status against(int ranks_are_processes, uint64_t count,
                const std::function<void(Group& group, LaneBlock& mine, Post& post)>& lie,
-               const Away* away = nullptr) {
+               const InputSlices* slices = nullptr) {
   Status seen;
   const LinkedBody body = [&](SocketLinks& links) {
     const std::shared_ptr<Group> group = make_group(links);
@@ -86,7 +86,7 @@ Status against(int ranks_are_processes, uint64_t count,
     std::memcpy(memory, data.data(), count * 4);
     CollectiveArgs args = sum(data);
     args.src = args.dst = memory;
-    args.away = away;
+    args.slices = slices;
     GroupLane lane(group, 0);
     lane.start(args, 0);
     const Status status = drive(lane);
@@ -289,9 +289,9 @@ TEST_CASE("a reducer's bucket that is claimed to be in no segment is an error by
   std::mutex mutex;
   const std::atomic<bool> gone{false};
   std::vector<std::byte> gradient(400'000);
-  const Away away{{{0, 50'000, gradient.data()}}, false, &mutex, &gone};
+  const InputSlices slices{{{0, 50'000, gradient.data()}}, false, &mutex, &gone};
   const auto claims_none = [](Group&, LaneBlock&, Post&) {};
-  const Status status = against(0, 100'000, claims_none, &away);
+  const Status status = against(0, 100'000, claims_none, &slices);
   INFO(status.text());
   CHECK(status.code() == Code::kPeerFailed);
   CHECK(status.info().evidence == Evidence::kDescriptor);

@@ -1,7 +1,7 @@
 // Which ranks share a NUMA node: by the ranks' own numbers, by cores on machines that hwloc describes, and
 // with invalid claims of another process.
 #include "base/cores.h"
-#include "shm/founding_wire.h"
+#include "shm/group_setup_wire.h"
 #include "shm/nodes.h"
 #include "shm/thresholds.h"
 #include "shm_rank.h"
@@ -59,7 +59,7 @@ TEST_CASE("the node of a set of cores is the node that has all of them") {
 }
 
 TEST_CASE("a rank's claim about its node must be a valid number") {
-  Introduction said, heard;
+  RankInfo said, heard;
   for (const int32_t node : {kNoNode, 0, 1, kMostNodes - 1}) {
     said.node = node;
     CHECK((decode(encode(said), &heard) && heard.node == node));

@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "shm/founding_wire.h"
+#include "shm/group_setup_wire.h"
 #include "shm/segment.h"
 #include "shm_rank.h"
 #include "support/catch.h"
@@ -263,14 +263,14 @@ TEST_CASE("an arena larger than the machine's memory is refused, and does not ge
 }
 
 TEST_CASE("arenas get new pages only if the machine has room for those of all its ranks") {
-  Introduction rank;
+  RankInfo rank;
   rank.needed_bytes = 600;
   rank.available_bytes = 1000;
   CHECK(check_memory({rank}).ok());
   CHECK(check_memory({rank, rank}).code() == Code::kNoMemory);
   rank.needed_bytes = 500;
   CHECK(check_memory({rank, rank}).ok());
-  Introduction poor = rank;  // its control group has less
+  RankInfo poor = rank;  // its control group has less
   poor.available_bytes = 999;
   CHECK(check_memory({rank, poor}).code() == Code::kNoMemory);
   rank.needed_bytes = UINT64_MAX - 1;

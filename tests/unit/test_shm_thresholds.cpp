@@ -23,7 +23,7 @@ using namespace weft::test;
 namespace {
 
 // A machine with known times.
-class Machine final : public Trial {
+class Machine final : public Tuner {
  public:
   std::function<uint64_t(Route, uint64_t bytes)> takes_ns;
   uint64_t begin_ns = 0;
@@ -35,7 +35,7 @@ class Machine final : public Trial {
     // it precedes the levels' own time.
     const uint64_t first_ns = runs[Route::kOneLevel] > 0 ? first_level_ns_ : 0;
     WEFT_EXPECT(elapsed_ns - begin_ns < kCalibrationNs + first_ns);
-    WEFT_EXPECT(bytes <= largest_trial(true));
+    WEFT_EXPECT(bytes <= largest_tuned(true));
     runs[route]++;
     *slowest = takes_ns(route, bytes);
     elapsed_ns += *slowest;
@@ -60,13 +60,13 @@ Thresholds measured(Machine& machine, bool one_shot = true, bool pull = true) {
 }
 
 // Memory for trials; it is allocated once for each measurement.
-struct TrialMemory {
+struct TunerMemory {
   int taken = 0;
   HostAllocator allocator() {
     HostAllocator counted;
     counted.user_data = this;
     counted.allocate = [](void* self, uint64_t size, uint64_t alignment, int32_t) {
-      static_cast<TrialMemory*>(self)->taken++;
+      static_cast<TunerMemory*>(self)->taken++;
       return std::aligned_alloc(alignment, size);
     };
     counted.release = [](void*, void* block, uint64_t, int32_t) { std::free(block); };
@@ -74,7 +74,7 @@ struct TrialMemory {
   }
 };
 
-struct Founded {
+struct CreatedGroup {
   std::shared_ptr<Group> group;
   int measurements = 0;
   Status status;
@@ -85,8 +85,9 @@ Log& quiet_log() {
   return log;
 }
 
-Founded found(SocketLinks& links, Measurements& measurements, uint64_t faster = 1,
-              const HostAllocator* allocator = nullptr, int64_t timeout_ms = 20'000, int node = 0) {
+CreatedGroup create_group(SocketLinks& links, Measurements& measurements, uint64_t faster = 1,
+                          const HostAllocator* allocator = nullptr, int64_t timeout_ms = 20'000,
+                          int node = 0) {
   // They outlive the group.
   static std::vector<std::unique_ptr<FastClock>> clocks;
   static std::mutex mutex;
@@ -98,11 +99,11 @@ Founded found(SocketLinks& links, Measurements& measurements, uint64_t faster = 
   const auto timeout = timeout_ms * static_cast<int64_t>(std::max<uint64_t>(faster, 1));
   BackendArgs args{links, *clock, quiet_log(), host_ops(), 16 << 20, Deadline::after(*clock, timeout, 0),
                    &links};
-  TrialMemory memory;
+  TunerMemory memory;
   args.measurements = &measurements;
   args.node = node;
   args.allocator = allocator != nullptr ? *allocator : memory.allocator();
-  Founded made;
+  CreatedGroup made;
   made.status = Group::make(args, &made.group);
   made.measurements = memory.taken;
   return made;
@@ -306,7 +307,8 @@ TEST_CASE("all ranks find the same shm thresholds, whatever their clocks, and th
   for (const int ranks : {2, 3}) {
     const LinkedBody body = [](SocketLinks& links) {
       Measurements measurements;
-      const Founded made = found(links, measurements, static_cast<uint64_t>(1 + 2 * links.rank()));
+      const CreatedGroup made =
+          create_group(links, measurements, static_cast<uint64_t>(1 + 2 * links.rank()));
       WEFT_EXPECT_OK(made.status);
       expect_equal(links, made.group->thresholds());
       WEFT_EXPECT(made.group->moved_bytes() == 0);
@@ -323,7 +325,7 @@ TEST_CASE("two levels are measured if several NUMA nodes have equally many ranks
     Measurements measurements("one-shot=4K,pull=never");  // all other thresholds are given
     const auto found_on = [&](int node, Thresholds::Origin origin) {
       // A clock that stands still: the time limit never ends, and both paths take equally long.
-      const Founded made = found(links, measurements, 0, nullptr, 20'000, node);
+      const CreatedGroup made = create_group(links, measurements, 0, nullptr, 20'000, node);
       WEFT_EXPECT_OK(made.status);
       WEFT_EXPECT(made.group->thresholds().origin == origin);
       WEFT_EXPECT(made.group->thresholds().two_level == kNever);
@@ -332,8 +334,8 @@ TEST_CASE("two levels are measured if several NUMA nodes have equally many ranks
       expect_working(links, made.group);
       // Trials have left nothing in the arena, which is zeroed.
       std::byte* memory = nullptr;
-      WEFT_EXPECT_OK(made.group->arena()->allocate(kLargestLevelTrial, &memory));
-      WEFT_EXPECT(std::all_of(memory, memory + kLargestLevelTrial,
+      WEFT_EXPECT_OK(made.group->arena()->allocate(kLargestLevelTuned, &memory));
+      WEFT_EXPECT(std::all_of(memory, memory + kLargestLevelTuned,
                               [](std::byte byte) { return byte == std::byte{0}; }));
     };
     using Origin = Thresholds::Origin;
@@ -344,14 +346,14 @@ TEST_CASE("two levels are measured if several NUMA nodes have equally many ranks
     found_on(links.rank() == 0 ? 0 : 1, Origin::kGiven);
     // With a running clock, until the time limit.
     Measurements all;
-    const Founded real = found(links, all, 1, nullptr, 20'000, links.rank() / 2);
+    const CreatedGroup real = create_group(links, all, 1, nullptr, 20'000, links.rank() / 2);
     WEFT_EXPECT_OK(real.status);
     expect_equal(links, real.group->thresholds());
     expect_working(links, real.group);
     // A given two-level threshold only applies to several nodes.
     Measurements given("off,two-level=1M");
-    WEFT_EXPECT(found(links, given).group->thresholds().two_level == kNever);
-    const Founded as_given = found(links, given, 1, nullptr, 20'000, links.rank() / 2);
+    WEFT_EXPECT(create_group(links, given).group->thresholds().two_level == kNever);
+    const CreatedGroup as_given = create_group(links, given, 1, nullptr, 20'000, links.rank() / 2);
     WEFT_EXPECT(as_given.group->thresholds().two_level == 1 << 20);
   };
   CHECK(failure_text(run_linked_threads(4, body)) == "");
@@ -361,9 +363,9 @@ TEST_CASE("two levels are measured if several NUMA nodes have equally many ranks
 TEST_CASE("shm thresholds are measured once for the same ranks, and rank 0's results are used") {
   const LinkedBody body = [](SocketLinks& links) {
     Measurements kept;
-    const Founded first = found(links, kept);
+    const CreatedGroup first = create_group(links, kept);
     WEFT_EXPECT_OK(first.status);
-    const Founded second = found(links, kept);
+    const CreatedGroup second = create_group(links, kept);
     WEFT_EXPECT_OK(second.status);
     WEFT_EXPECT(first.measurements == 1);
     WEFT_EXPECT(second.measurements == 0);
@@ -371,11 +373,11 @@ TEST_CASE("shm thresholds are measured once for the same ranks, and rank 0's res
     expect_working(links, second.group);
     // If one rank has no measurements, all ranks measure again.
     Measurements nothing;
-    const Founded third = found(links, links.rank() == 1 ? nothing : kept);
+    const CreatedGroup third = create_group(links, links.rank() == 1 ? nothing : kept);
     WEFT_EXPECT_OK(third.status);
     WEFT_EXPECT(third.measurements == 1);
     expect_equal(links, third.group->thresholds());
-    const Founded fourth = found(links, links.rank() == 1 ? nothing : kept);
+    const CreatedGroup fourth = create_group(links, links.rank() == 1 ? nothing : kept);
     WEFT_EXPECT_OK(fourth.status);
     WEFT_EXPECT(fourth.measurements == 0);
     expect_equal(links, fourth.group->thresholds());
@@ -387,7 +389,7 @@ TEST_CASE("shm measures nothing if it is switched off, or all thresholds are giv
   CHECK(failure_text(run_linked_threads(2, [](SocketLinks& links) {
           for (const char* setting : {"off", "one-shot=16K,pull=2M", "off,pull=64K"}) {
             Measurements measurements(setting);
-            const Founded made = found(links, measurements);
+            const CreatedGroup made = create_group(links, measurements);
             WEFT_EXPECT_OK(made.status);
             WEFT_EXPECT(made.measurements == 0);
             WantedThresholds wanted;
@@ -399,7 +401,7 @@ TEST_CASE("shm measures nothing if it is switched off, or all thresholds are giv
                         (wanted.pull ? Thresholds::Origin::kGiven : Thresholds::Origin::kTable));
           }
           Measurements wrong("one-shot=1G");
-          const Founded refused = found(links, wrong);
+          const CreatedGroup refused = create_group(links, wrong);
           WEFT_EXPECT(refused.status.code() == Code::kArg);
           WEFT_EXPECT(refused.status.text().find("one-shot=1G") != std::string::npos);
         })) == "");
@@ -450,7 +452,8 @@ TEST_CASE("if one rank cannot measure, all ranks use the table") {
   for (const int who : {0, 2}) {
     CHECK(failure_text(run_linked_threads(3, [&](SocketLinks& links) {
             Measurements measurements;
-            const Founded made = found(links, measurements, 1, links.rank() == who ? &empty : nullptr);
+            const CreatedGroup made =
+                create_group(links, measurements, 1, links.rank() == who ? &empty : nullptr);
             WEFT_EXPECT_OK(made.status);
             // Rank threads first examine the cost of pulling.
             WEFT_EXPECT(made.group->thresholds().one_shot == table_thresholds(3).one_shot);
@@ -469,7 +472,8 @@ TEST_CASE("a rank that is killed while shm is measured is named by the deadline"
   };
   const std::vector<std::string> results = run_linked_processes(2, [&](SocketLinks& links) {
     Measurements measurements;
-    const Founded made = found(links, measurements, 1, links.rank() == 1 ? &deadly : nullptr, 2'000);
+    const CreatedGroup made =
+        create_group(links, measurements, 1, links.rank() == 1 ? &deadly : nullptr, 2'000);
     WEFT_EXPECT(made.status.code() == Code::kTimeout || made.status.code() == Code::kPeerFailed);
     WEFT_EXPECT(made.status.info().ranks == std::vector<int>{1});
   });

@@ -377,13 +377,13 @@ TEST_CASE("a bucket that is reduced in two levels has no in-place slices") {
           const Buffers buffers(rank, call);
           CollectiveArgs args = args_of(call, 4);
           args.src = args.dst = buffers.dst;
-          WEFT_EXPECT(rank.collectives().kept(args).count > 0);
+          WEFT_EXPECT(rank.collectives().in_place_slice(args).count > 0);
           Thresholds all = rank.group().thresholds();
           all.two_level = 0;
           rank.group().set_thresholds(all);
-          WEFT_EXPECT(rank.collectives().kept(args).count == 0);
+          WEFT_EXPECT(rank.collectives().in_place_slice(args).count == 0);
           args.ordered = true;
-          WEFT_EXPECT(rank.collectives().kept(args).count > 0);
+          WEFT_EXPECT(rank.collectives().in_place_slice(args).count > 0);
         }) == "");
 }
 

@@ -121,8 +121,9 @@ Touched touched_by_step(int ranks, const Steps& steps, std::vector<Bytes>* resul
         const auto meet = [&] {
           for (int k = 0; k < 3; k++) {
             all.arrive_and_wait();
-            bool driven = false;
-            for (int polls = 0; polls < 100; polls++) static_cast<void>(context->engine().drive(&driven));
+            bool had_lock = false;
+            for (int polls = 0; polls < 100; polls++)
+              static_cast<void>(context->engine().poll_tasks(&had_lock));
           }
         };
         std::shared_ptr<Hook> hook;

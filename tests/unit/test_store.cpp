@@ -43,12 +43,12 @@ const AuthKey kSecret = AuthKey::from_secret(view("a secret of the job"));
 // A store of the test's own, on a free loopback port or a unix name.
 struct Store {
   explicit Store(const AuthKey& key = kSecret, const std::string& where = "tcp://127.0.0.1:0",
-                 Log& log = silent, bool one_meeting = false) {
+                 Log& log = silent, bool one_rendezvous = false) {
     Address address;
     REQUIRE(parse_address(where, &address).ok());
     bool in_use = false;
     const Status status =
-        StoreServer::start({address, key, {}, one_meeting}, system_clock, log, &server, &in_use);
+        StoreServer::start({address, key, {}, one_rendezvous}, system_clock, log, &server, &in_use);
     INFO(status.text());
     REQUIRE(status.ok());
   }
@@ -124,8 +124,8 @@ void check_all_ok(const std::vector<Status>& results) {
 }
 
 // A socket of a client that is no Weft process.
-struct Stranger {
-  explicit Stranger(const Address& address) {
+struct UnauthenticatedClient {
+  explicit UnauthenticatedClient(const Address& address) {
     int error = 0;
     REQUIRE(connect_to(address, &fd, &error).ok());
     REQUIRE(wait_for(fd.get(), POLLOUT, system_clock, in_ms(kPlenty)));
@@ -355,16 +355,16 @@ TEST_CASE("HTTP clients, TLS hellos, port scanners and slow or silent clients do
   const Store store;
   const Address address = store.server->address();
   std::string heard;
-  Stranger http(address), tls(address), slow(address), half_open(address);
+  UnauthenticatedClient http(address), tls(address), slow(address), half_open(address);
   http.say("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
   tls.say(std::string_view("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11));
   slow.say("\x89");
-  for (int i = 0; i < 50; i++) Stranger scanner(address);
+  for (int i = 0; i < 50; i++) UnauthenticatedClient scanner(address);
 
   const Meeting first = joined(store.member(0, 2));
-  std::vector<std::unique_ptr<Stranger>> crowd;  // more than the store keeps
-  for (int i = 0; i < StoreServer::kMaxStrangers + 10; i++)
-    crowd.push_back(std::make_unique<Stranger>(address));
+  std::vector<std::unique_ptr<UnauthenticatedClient>> crowd;  // more than the store keeps
+  for (int i = 0; i < StoreServer::kMaxUnauthenticated + 10; i++)
+    crowd.push_back(std::make_unique<UnauthenticatedClient>(address));
   const Meeting second = joined(store.member(1, 2));
   check_all_ok(as_ranks(2, [&](int rank) { return three_rounds(rank == 0 ? *first : *second, 0); }));
 
@@ -377,7 +377,7 @@ TEST_CASE("HTTP clients, TLS hellos, port scanners and slow or silent clients do
 
 TEST_CASE("a different version of Weft is refused with both versions in its error") {
   const Store store;
-  Stranger other(store.server->address());
+  UnauthenticatedClient other(store.server->address());
   Hello hello;
   hello.protocol = kProtocolVersion + 1;
   hello.secret = true;
@@ -458,8 +458,8 @@ TEST_CASE("a member that arrives just when another one leaves gets the error too
   Connection late(std::move(fd), Role::kClient, kSecret);
   std::vector<Bytes> frames;
   while (!late.established()) REQUIRE(read(late, &frames));
-  Stranger stranger(store.server->address());
-  stranger.say("GET / HTTP/1.1\r\n\r\n");
+  UnauthenticatedClient unauthenticated(store.server->address());
+  unauthenticated.say("GET / HTTP/1.1\r\n\r\n");
   REQUIRE(stands.get_future().wait_for(std::chrono::seconds(10)) == std::future_status::ready);
   dying.reset();
   late.send(store::encode(store::Join{"job", 0, 1, 2}));
@@ -477,15 +477,15 @@ TEST_CASE("a member that arrives just when another one leaves gets the error too
 
 TEST_CASE(
     "after a failure a late rank gets the error from its host's store, and starts anew in an external one") {
-  for (const bool one_meeting : {true, false}) {
-    const Store store(kSecret, "unix:@" + unique_name(), silent, one_meeting);
+  for (const bool one_rendezvous : {true, false}) {
+    const Store store(kSecret, "unix:@" + unique_name(), silent, one_rendezvous);
     Meeting told = joined(store.member(0, 3));
     joined(store.member(1, 3)).reset();
     std::vector<Bytes> all;
     CHECK(told->all_gather({}, &all, in_ms(kPlenty)).code() == Code::kPeerFailed);
     const Status status = join_error(store.member(2, 3));
     INFO(status.text());
-    if (!one_meeting) {
+    if (!one_rendezvous) {
       CHECK(status.ok());
       continue;
     }
@@ -583,7 +583,7 @@ TEST_CASE("processes of other users do not bootstrap at a unix address") {
     const Status status = StoreExchange::make(options, system_clock, silent, in_ms(kPlenty), &exchange);
     const bool refuses = status.code() == Code::kAuth && contains(status.text(), "user 0");
     // The store does not answer a client that would accept that either.
-    Stranger careless(store.server->address());
+    UnauthenticatedClient careless(store.server->address());
     const std::string hello = text_of(encode_hello(Hello()));
     (void)!::send(careless.fd.get(), hello.data(), hello.size(), MSG_NOSIGNAL);
     std::string heard;

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "frames/transport.h"
+#include "framed/transport.h"
 #include "support/catch.h"
 #include "support/flood.h"
 #include "support/seed.h"
@@ -21,7 +21,7 @@
 #include "ucx/link.h"
 
 using namespace weft;
-using namespace weft::frames;
+using namespace weft::framed;
 using namespace weft::ucx;
 
 namespace {
@@ -56,10 +56,10 @@ class Ranks {
     if (stage == kMet) meet();
   }
 
-  // Connects as meet.cpp does: of two ranks the lower one calls, and the other one answers.
+  // Connects as connect.cpp does: of two ranks the lower one calls, and the other one answers.
   void call(int from, int to) {
     REQUIRE(at(from).connect(to, address(to)).ok());
-    at(from).tell(at(from).peer(to), NoteKind::kHello);
+    at(from).send_note(at(from).peer(to), NoteKind::kHello);
   }
   void answer() {
     for (int a = 0; a < size(); a++) {
@@ -131,9 +131,9 @@ Bytes pattern(size_t size, uint64_t seed) {
 }
 
 // A raw endpoint to a rank, which sends any frame.
-class Stranger {
+class UnauthenticatedClient {
  public:
-  Stranger(Ranks& ranks, int victim) : ranks_(ranks), speaking_(ranks.log()) {
+  UnauthenticatedClient(Ranks& ranks, int victim) : ranks_(ranks), log_scope_(ranks.log()) {
     REQUIRE(open_context(2, &context_).ok());
     REQUIRE(open_worker(context_.get(), &worker_).ok());
     ucp_ep_params_t params{};
@@ -158,7 +158,7 @@ class Stranger {
 
  private:
   Ranks& ranks_;
-  const Speaking speaking_;
+  const LogScope log_scope_;
   ContextPtr context_;
   WorkerPtr worker_;
   ucp_ep_h endpoint_ = nullptr;
@@ -391,7 +391,7 @@ TEST_CASE("a rank that leaves is named by operations that wait for it, after a w
 
 TEST_CASE("messages of a client without the token are ignored") {
   Ranks ranks(2);
-  Stranger stranger(ranks, 1);
+  UnauthenticatedClient unauthenticated(ranks, 1);
   Bytes room(100, kUntouched);
   Message in;
   ranks.at(1).receive(0, tag(0), room.data(), room.size(), &in);
@@ -401,16 +401,16 @@ TEST_CASE("messages of a client without the token are ignored") {
       header.token = token;
       header.from = from;
       if (from == 0 && token == Ranks::token(0, 1)) continue;
-      stranger.send(&header, sizeof header, Bytes(100));
+      unauthenticated.send(&header, sizeof header, Bytes(100));
       Note note{.from = from, .token = token, .what = NoteKind::kCredit, .first = kWindowBytes};
-      stranger.send(&note, sizeof note, {});
+      unauthenticated.send(&note, sizeof note, {});
     }
   }
-  stranger.send(&header, 3, Bytes(100));
-  stranger.send(nullptr, 0, {});
+  unauthenticated.send(&header, 3, Bytes(100));
+  unauthenticated.send(nullptr, 0, {});
   header.token = Ranks::token(0, 1);
   header.from = 0;
-  stranger.send(&header, sizeof header, Bytes(100), true);  // a rendezvous of UCX's
+  unauthenticated.send(&header, sizeof header, Bytes(100), true);  // a rendezvous of UCX's
   ranks.idle();
   CHECK_FALSE(in.done);
   CHECK(room == Bytes(100, kUntouched));
@@ -461,7 +461,7 @@ TEST_CASE("a member that violates the protocol counts as lost, and writes only i
   test::Random random(test::base_seed());
   for (int round = 0; round < 20; round++) {
     Ranks ranks(2);
-    Stranger rank0(ranks, 1);  // plays rank 0: knows its token
+    UnauthenticatedClient rank0(ranks, 1);  // plays rank 0: knows its token
     constexpr size_t kSize = 50'000;
     Bytes room(3 * kSize, kUntouched);
     Message in;

@@ -9,8 +9,8 @@
 
 #include "base/text.h"
 #include "commands.h"
+#include "diagnosis.h"
 #include "flight.h"
-#include "verdict.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
 // 16-bit floats are rounded after the first stage and after the second. Short ones are sent as f32 and
 // rounded once.
 #include "coll/algorithm.h"
-#include "coll/hierarchical/recipe.h"
+#include "coll/hierarchical/hierarchical_plan.h"
 
 namespace weft::coll {
 namespace {
@@ -105,13 +105,14 @@ void at_root(const Composed& op, const Piece& piece) {
 
 }  // namespace
 
-const Recipe& all_reduce_recipe() {
-  static constexpr Recipe kRow{Spreads::kSlices, blocks, inside, across, back, nullptr};
+const HierarchicalPlan& all_reduce_plan() {
+  static constexpr HierarchicalPlan kRow{Spreads::kSlices, blocks, inside, across, back, nullptr};
   return kRow;
 }
 
-const Recipe& reduce_recipe() {
-  static constexpr Recipe kRow{Spreads::kNever, blocks, reduce_inside, across_to_root, back_to_root, at_root};
+const HierarchicalPlan& reduce_plan() {
+  static constexpr HierarchicalPlan kRow{Spreads::kNever, blocks,       reduce_inside,
+                                         across_to_root,  back_to_root, at_root};
   return kRow;
 }
 

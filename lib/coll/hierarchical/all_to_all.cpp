@@ -3,7 +3,7 @@
 //   spread: each rank exchanges the blocks of its index with its counterparts, and shares them in its host
 //   else:   the leaders gather, exchange and scatter
 #include "coll/hierarchical/blocks.h"
-#include "coll/hierarchical/recipe.h"
+#include "coll/hierarchical/hierarchical_plan.h"
 
 namespace weft::coll {
 namespace {
@@ -147,27 +147,27 @@ void fold_exchanged(const Composed& op, const Piece& piece) {
 
 }  // namespace
 
-const Recipe& all_gather_recipe() {
-  static constexpr Recipe kRow{Spreads::kPieces,  all_gather_blocks, all_gather_inside,
-                               all_gather_across, all_gather_back,   all_gathered};
+const HierarchicalPlan& all_gather_plan() {
+  static constexpr HierarchicalPlan kRow{Spreads::kPieces,  all_gather_blocks, all_gather_inside,
+                                         all_gather_across, all_gather_back,   all_gathered};
   return kRow;
 }
 
-const Recipe& reduce_scatter_recipe() {
-  static constexpr Recipe kRow{Spreads::kPieces,      reduce_scatter_blocks, reduce_scatter_inside,
-                               reduce_scatter_across, reduce_scatter_back,   nullptr};
+const HierarchicalPlan& reduce_scatter_plan() {
+  static constexpr HierarchicalPlan kRow{Spreads::kPieces,      reduce_scatter_blocks, reduce_scatter_inside,
+                                         reduce_scatter_across, reduce_scatter_back,   nullptr};
   return kRow;
 }
 
-const Recipe& ordered_reduce_scatter_recipe() {
-  static constexpr Recipe kRow{Spreads::kPieces,  all_to_all_blocks, all_to_all_inside,
-                               all_to_all_across, all_to_all_back,   fold_exchanged};
+const HierarchicalPlan& ordered_reduce_scatter_plan() {
+  static constexpr HierarchicalPlan kRow{Spreads::kPieces,  all_to_all_blocks, all_to_all_inside,
+                                         all_to_all_across, all_to_all_back,   fold_exchanged};
   return kRow;
 }
 
-const Recipe& all_to_all_recipe() {
-  static constexpr Recipe kRow{Spreads::kPieces,  all_to_all_blocks, all_to_all_inside,
-                               all_to_all_across, all_to_all_back,   all_exchanged};
+const HierarchicalPlan& all_to_all_plan() {
+  static constexpr HierarchicalPlan kRow{Spreads::kPieces,  all_to_all_blocks, all_to_all_inside,
+                                         all_to_all_across, all_to_all_back,   all_exchanged};
   return kRow;
 }
 

@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "coll/hierarchical/recipe.h"
+#include "coll/hierarchical/hierarchical_plan.h"
 
 namespace weft::coll {
 

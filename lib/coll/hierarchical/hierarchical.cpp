@@ -25,7 +25,7 @@ class Hierarchical final : public Collectives {
         local_(std::move(local)),
         transport_(std::move(transport)),
         before_(transport_->counters()),
-        roll_call_(*transport_, args.clock, grouping_.rank, grouping_.size()),
+        progress_reports_(*transport_, args.clock, grouping_.rank, grouping_.size()),
         everybody_{*transport_, args.host, grouping_.rank, grouping_.size(), forced},
         column_{*transport_, args.host,         grouping_.host(), grouping_.host_count(),
                 forced,      grouping_.column()} {}
@@ -36,7 +36,7 @@ class Hierarchical final : public Collectives {
     WEFT_TRY(local_->open_lane(key, &inside));
     std::unique_ptr<CollectiveLane> across;
     if (!column_.members.empty()) across = std::make_unique<TransportLane>(column_, key);
-    *lane = std::make_unique<HierarchicalLane>(grouping_, host_, local_->arena(), roll_call_, key.id,
+    *lane = std::make_unique<HierarchicalLane>(grouping_, host_, local_->arena(), progress_reports_, key.id,
                                                std::move(inside), std::move(across));
     return {};
   }
@@ -87,7 +87,7 @@ class Hierarchical final : public Collectives {
   const std::unique_ptr<Collectives> local_;
   const std::unique_ptr<Transport> transport_;
   const TransportCounters before_;  // excludes the traffic of measurements
-  RollCall roll_call_;
+  ProgressReports progress_reports_;
   const LaneContext everybody_;
   const LaneContext column_;
 };

@@ -1,6 +1,6 @@
 // Collectives of ranks on several hosts. The ranks of each host execute collectives among themselves (shm, or
-// nccl for device buffers), and messages go between hosts (ucx). Called during group setup (lib/form.cpp), on
-// the program's thread.
+// nccl for device buffers), and messages go between hosts (ucx). Called during group setup
+// (lib/bootstrap.cpp), on the program's thread.
 #pragma once
 
 #include <memory>

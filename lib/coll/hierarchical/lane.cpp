@@ -24,10 +24,10 @@ uint64_t line_elements(uint64_t element) {
 }  // namespace
 
 HierarchicalLane::HierarchicalLane(const Grouping& grouping, const DeviceOps& host,
-                                   std::shared_ptr<Arena> arena, RollCall& roll_call, uint32_t id,
-                                   std::unique_ptr<CollectiveLane> local,
+                                   std::shared_ptr<Arena> arena, ProgressReports& progress_reports,
+                                   uint32_t id, std::unique_ptr<CollectiveLane> local,
                                    std::unique_ptr<CollectiveLane> across)
-    : grouping_(grouping), host_(host), arena_(std::move(arena)), roll_call_(roll_call) {
+    : grouping_(grouping), host_(host), arena_(std::move(arena)), progress_reports_(progress_reports) {
   inputs_.resize(static_cast<size_t>(grouping.size()));
   wait_.lane = id;
   local_.lane = std::move(local);
@@ -88,10 +88,10 @@ Status HierarchicalLane::reserve(uint64_t bytes) {
 
 void HierarchicalLane::start(const CollectiveArgs& args, uint64_t slot) {
   args_ = args;
-  whole_ = {Descriptor::of(args), told_slot(args, slot)};
+  whole_ = {Descriptor::of(args), reported_slot(args, slot)};
   wait_ = {wait_.lane, slot, whole_.descriptor};
-  roll_call_.begins();
-  recipe_ = &recipe_of(args);
+  progress_reports_.begins();
+  plan_ = &plan_of(args);
   result_ = {};
   moved_ = 0;
   running_ = true;
@@ -106,7 +106,7 @@ void HierarchicalLane::start(const CollectiveArgs& args, uint64_t slot) {
 
 // Returns the most elements of a piece (of a slice, if spread in slices).
 uint64_t HierarchicalLane::most(const Composed& op, bool spread) const {
-  const auto blocks = static_cast<uint64_t>(std::max(recipe_->scratch_blocks(op, spread), 1));
+  const auto blocks = static_cast<uint64_t>(std::max(plan_->scratch_blocks(op, spread), 1));
   const uint64_t elements = std::max<uint64_t>(kPieceBytes / (blocks * op.element), 1);
   const uint64_t line = line_elements(op.element);
   return elements < line ? elements : elements / line * line;
@@ -114,7 +114,7 @@ uint64_t HierarchicalLane::most(const Composed& op, bool spread) const {
 
 // Returns the most bytes of scratch that a piece needs.
 uint64_t HierarchicalLane::need(const Composed& op, bool spread) const {
-  const auto blocks = static_cast<uint64_t>(recipe_->scratch_blocks(op, spread));
+  const auto blocks = static_cast<uint64_t>(plan_->scratch_blocks(op, spread));
   // Parts begin on cache lines (Composed::part).
   return blocks == 0 ? 0 : blocks * std::min(args_.count, most(op, spread)) * op.element + 4 * 64;
 }
@@ -130,7 +130,7 @@ void HierarchicalLane::cut(Piece* piece) {
   piece->scratch = op.on_device()        ? pinned_ + place * kPinnedBytes
                    : scratch_ == nullptr ? nullptr
                                          : scratch_ + place * scratch_bytes_;
-  if (piece->spread && recipe_->spreads == Spreads::kSlices) {
+  if (piece->spread && plan_->spreads == Spreads::kSlices) {
     // Each rank gets whole cache lines; what is left is short.
     const auto ranks = static_cast<uint64_t>(grouping_.widest);
     const uint64_t line = line_elements(op.element);
@@ -138,7 +138,7 @@ void HierarchicalLane::cut(Piece* piece) {
     piece->spread = slice > 0 && left * op.element > kSmallBytes;
     piece->count = slice * ranks;
   }
-  if (!piece->spread || recipe_->spreads != Spreads::kSlices) {
+  if (!piece->spread || plan_->spreads != Spreads::kSlices) {
     piece->count = std::min(left, most(op, piece->spread));
   }
   if (cut_ == 0) algorithm_ = piece->spread ? "spread" : "leaders";
@@ -152,10 +152,10 @@ Poll HierarchicalLane::poll() {
   const bool across = running_ && advance_across();
   if (!running_) return ending_ ? Poll::kAdvanced : Poll::kFinished;
   if (!local && !across) {
-    roll_call_.waits(&wait_);
+    progress_reports_.waits(&wait_);
     return Poll::kWaiting;
   }
-  roll_call_.goes_on(&wait_);
+  progress_reports_.advanced(&wait_);
   return Poll::kAdvanced;
 }
 
@@ -170,7 +170,7 @@ bool HierarchicalLane::advance_local() {
       return true;
     }
     back_running_ = false;
-    if (recipe_->done != nullptr) recipe_->done(operation(), piece(back_));
+    if (plan_->done != nullptr) plan_->done(operation(), piece(back_));
     back_++;
     if (all_cut_ && back_ == inside_) finish({});
     return true;
@@ -178,12 +178,12 @@ bool HierarchicalLane::advance_local() {
   if (!all_cut_ && inside_ - back_ < kInFlight) {
     Piece& next = piece(inside_);
     cut(&next);
-    run(local_, recipe_->inside, next);
+    run(local_, plan_->inside, next);
     return true;
   }
   if (back_ == exchanged_) return false;
   back_running_ = true;
-  run(local_, recipe_->back, piece(back_));
+  run(local_, plan_->back, piece(back_));
   return true;
 }
 
@@ -199,7 +199,7 @@ bool HierarchicalLane::advance_across() {
   if (across_.lane == nullptr || (!next.spread && !grouping_.is_leader())) {
     exchanged_++;
   } else {
-    run(across_, recipe_->across, next);
+    run(across_, plan_->across, next);
   }
   return true;
 }
@@ -268,7 +268,8 @@ bool HierarchicalLane::waits_for(int rank) const {
 // none.
 std::vector<int> HierarchicalLane::absent() const {
   std::vector<int> waited_for = missing();
-  for (const std::vector<int>& silent : {roll_call_.silent(wait_, waited_for), roll_call_.silent(wait_)}) {
+  for (const std::vector<int>& silent :
+       {progress_reports_.silent(wait_, waited_for), progress_reports_.silent(wait_)}) {
     if (!silent.empty()) return silent;
   }
   return waited_for;

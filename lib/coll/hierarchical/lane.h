@@ -1,6 +1,6 @@
 // A lane of collectives over one lane inside the host and one across hosts. An operation runs piece by piece
-// through a recipe's stages (recipe.h). The local stages of a piece overlap the neighbouring piece's exchange
-// across hosts, in an order that is the same on all ranks of a host. Created by hierarchical.cpp.
+// through a plan's stages (hierarchical_plan.h). The local stages of a piece overlap the neighbouring piece's
+// exchange across hosts, in an order that is the same on all ranks of a host. Created by hierarchical.cpp.
 #pragma once
 
 #include <atomic>
@@ -8,8 +8,8 @@
 #include <mutex>
 #include <vector>
 
-#include "coll/hierarchical/recipe.h"
-#include "coll/hierarchical/roll_call.h"
+#include "coll/hierarchical/hierarchical_plan.h"
+#include "coll/hierarchical/progress_reports.h"
 #include "core/accelerator.h"
 #include "core/arena.h"
 
@@ -20,7 +20,7 @@ class HierarchicalLane final : public CollectiveLane {
  public:
   // across: null on ranks that do not communicate across hosts. All borrowed objects outlive the lane.
   HierarchicalLane(const Grouping& grouping, const DeviceOps& host, std::shared_ptr<Arena> arena,
-                   RollCall& roll_call, uint32_t id, std::unique_ptr<CollectiveLane> local,
+                   ProgressReports& progress_reports, uint32_t id, std::unique_ptr<CollectiveLane> local,
                    std::unique_ptr<CollectiveLane> across);
   ~HierarchicalLane() override;
 
@@ -53,7 +53,7 @@ class HierarchicalLane final : public CollectiveLane {
   Composed operation() { return {grouping_, host_, args_, dtype_size(args_.dtype), inputs_}; }
   Status reserve(uint64_t bytes);
   void release();
-  bool spreads() const { return grouping_.even && recipe_->spreads != Spreads::kNever; }
+  bool spreads() const { return grouping_.even && plan_->spreads != Spreads::kNever; }
   uint64_t most(const Composed& op, bool spread) const;
   uint64_t need(const Composed& op, bool spread) const;
   void cut(Piece* piece);
@@ -71,7 +71,7 @@ class HierarchicalLane final : public CollectiveLane {
   const Grouping& grouping_;
   const DeviceOps& host_;
   const std::shared_ptr<Arena> arena_;
-  RollCall& roll_call_;
+  ProgressReports& progress_reports_;
 
   Below local_;
   Below across_;
@@ -79,8 +79,8 @@ class HierarchicalLane final : public CollectiveLane {
   // The running operation. Pieces are numbered. Each stage counts the pieces that have begun it and ended it.
   CollectiveArgs args_;
   WholeCall whole_;
-  RollCall::Wait wait_;
-  const Recipe* recipe_ = nullptr;
+  ProgressReports::Wait wait_;
+  const HierarchicalPlan* plan_ = nullptr;
   bool running_ = false;
   bool ending_ = false;  // failed, and a device may still be working
   Status result_;

@@ -5,7 +5,7 @@
 //   spread: each rank gets a slice of its host's inputs, exchanges it with its counterparts, and folds
 //   else:   the leaders gather, exchange and fold
 #include "coll/hierarchical/blocks.h"
-#include "coll/hierarchical/recipe.h"
+#include "coll/hierarchical/hierarchical_plan.h"
 
 namespace weft::coll {
 namespace {
@@ -85,13 +85,14 @@ void at_root(const Composed& op, const Piece& piece) {
 
 }  // namespace
 
-const Recipe& ordered_reduce_recipe() {
-  static constexpr Recipe kRow{Spreads::kNever, blocks, inside, across_to_root, back_to_root, at_root};
+const HierarchicalPlan& ordered_reduce_plan() {
+  static constexpr HierarchicalPlan kRow{Spreads::kNever, blocks,       inside,
+                                         across_to_root,  back_to_root, at_root};
   return kRow;
 }
 
-const Recipe& ordered_all_reduce_recipe() {
-  static constexpr Recipe kRow{Spreads::kSlices, blocks, inside, across, back, nullptr};
+const HierarchicalPlan& ordered_all_reduce_plan() {
+  static constexpr HierarchicalPlan kRow{Spreads::kSlices, blocks, inside, across, back, nullptr};
   return kRow;
 }
 

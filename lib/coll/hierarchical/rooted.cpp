@@ -1,6 +1,6 @@
 // broadcast, gather and scatter: through the leaders. On the way, blocks are ordered by host.
 #include "coll/hierarchical/blocks.h"
-#include "coll/hierarchical/recipe.h"
+#include "coll/hierarchical/hierarchical_plan.h"
 
 namespace weft::coll {
 namespace {
@@ -103,27 +103,27 @@ void scatter_back(const Composed& op, const Piece& piece, CollectiveArgs* stage)
 
 }  // namespace
 
-const Recipe& broadcast_recipe() {
-  static constexpr Recipe kRow{Spreads::kNever,  nothing,        from_root,
-                               broadcast_across, broadcast_back, nullptr};
+const HierarchicalPlan& broadcast_plan() {
+  static constexpr HierarchicalPlan kRow{Spreads::kNever,  nothing,        from_root,
+                                         broadcast_across, broadcast_back, nullptr};
   return kRow;
 }
 
-const Recipe& device_broadcast_recipe() {
-  static constexpr Recipe kRow{Spreads::kNever, one_block,    scratch_from_root,
-                               scratch_across,  scratch_back, nullptr};
+const HierarchicalPlan& device_broadcast_plan() {
+  static constexpr HierarchicalPlan kRow{Spreads::kNever, one_block,    scratch_from_root,
+                                         scratch_across,  scratch_back, nullptr};
   return kRow;
 }
 
-const Recipe& gather_recipe() {
-  static constexpr Recipe kRow{Spreads::kNever, all_blocks,  gather_inside,
-                               gather_across,   gather_back, gathered};
+const HierarchicalPlan& gather_plan() {
+  static constexpr HierarchicalPlan kRow{Spreads::kNever, all_blocks,  gather_inside,
+                                         gather_across,   gather_back, gathered};
   return kRow;
 }
 
-const Recipe& scatter_recipe() {
-  static constexpr Recipe kRow{Spreads::kNever, all_blocks,   scatter_inside,
-                               scatter_across,  scatter_back, nullptr};
+const HierarchicalPlan& scatter_plan() {
+  static constexpr HierarchicalPlan kRow{Spreads::kNever, all_blocks,   scatter_inside,
+                                         scatter_across,  scatter_back, nullptr};
   return kRow;
 }
 

@@ -54,7 +54,7 @@ struct BitXor {
 // Each thread folds elements of its block's range, with the accumulator in registers. kScaled: multiplies by
 // the scales, even if they are 1.
 template <class E, class Op, bool kScaled>
-WEFT_KERNEL_CODE void fold_stretch(const Place& place, const FoldKernelArgs& args) {
+WEFT_KERNEL_CODE void fold_range(const Place& place, const FoldKernelArgs& args) {
   using S = typename E::Stored;
   using M = typename E::Math;
   const uint64_t begin = uint64_t{place.block} * kFoldElementsPerBlock;
@@ -80,13 +80,13 @@ template <class E>
 WEFT_KERNEL_CODE void fold_floats(const Place& place, const FoldKernelArgs& args) {
   switch (args.op) {
     case kProd:
-      return fold_stretch<E, Product, true>(place, args);
+      return fold_range<E, Product, true>(place, args);
     case kMin:
-      return fold_stretch<E, Minimum, true>(place, args);
+      return fold_range<E, Minimum, true>(place, args);
     case kMax:
-      return fold_stretch<E, Maximum, true>(place, args);
+      return fold_range<E, Maximum, true>(place, args);
     default:
-      return fold_stretch<E, Sum, true>(place, args);
+      return fold_range<E, Sum, true>(place, args);
   }
 }
 
@@ -96,19 +96,19 @@ WEFT_KERNEL_CODE void fold_integers(const Place& place, const FoldKernelArgs& ar
   using E = Plain<Unsigned>;
   switch (args.op) {
     case kProd:
-      return fold_stretch<E, Product, false>(place, args);
+      return fold_range<E, Product, false>(place, args);
     case kMin:
-      return fold_stretch<Plain<T>, Minimum, false>(place, args);
+      return fold_range<Plain<T>, Minimum, false>(place, args);
     case kMax:
-      return fold_stretch<Plain<T>, Maximum, false>(place, args);
+      return fold_range<Plain<T>, Maximum, false>(place, args);
     case kBand:
-      return fold_stretch<E, BitAnd, false>(place, args);
+      return fold_range<E, BitAnd, false>(place, args);
     case kBor:
-      return fold_stretch<E, BitOr, false>(place, args);
+      return fold_range<E, BitOr, false>(place, args);
     case kBxor:
-      return fold_stretch<E, BitXor, false>(place, args);
+      return fold_range<E, BitXor, false>(place, args);
     default:
-      return fold_stretch<E, Sum, false>(place, args);
+      return fold_range<E, Sum, false>(place, args);
   }
 }
 

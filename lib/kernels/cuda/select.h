@@ -20,8 +20,8 @@ struct SelectScratch {
   uint32_t* greater;  // of each range: values above the magnitude, and equal to it; then sums of those before
   uint32_t* equal;
 };
-WEFT_KERNEL_CODE uint64_t select_stretches(const SelectArgs& args) {
-  return (args.count + kSelectStretch - 1) / kSelectStretch;
+WEFT_KERNEL_CODE uint64_t select_ranges(const SelectArgs& args) {
+  return (args.count + kSelectRange - 1) / kSelectRange;
 }
 WEFT_KERNEL_CODE SelectScratch scratch_of(const SelectArgs& args) {
   SelectScratch s;
@@ -29,7 +29,7 @@ WEFT_KERNEL_CODE SelectScratch scratch_of(const SelectArgs& args) {
   s.lower = s.upper + kSelectBins;
   s.found = s.lower + kSelectBins;
   s.greater = s.found + 8;
-  s.equal = s.greater + select_stretches(args);
+  s.equal = s.greater + select_ranges(args);
   return s;
 }
 
@@ -38,18 +38,18 @@ WEFT_KERNEL_CODE uint32_t magnitude_bits(float value) {
 }
 
 // Each thread handles a run of consecutive values within the range.
-constexpr uint64_t kSelectRun = kSelectStretch / kKernelThreads;
+constexpr uint64_t kSelectRun = kSelectRange / kKernelThreads;
 template <class Each>
 WEFT_KERNEL_CODE void each_of_run(const Block& block, const SelectArgs& args, uint32_t t, Each&& each) {
-  const uint64_t begin = block.index * kSelectStretch + t * kSelectRun;
+  const uint64_t begin = block.index * kSelectRange + t * kSelectRun;
   for (uint64_t i = begin; i < begin + kSelectRun && i < args.count; i++)
     each(i, magnitude_bits(args.values[i]));
 }
 // Visits the same values side by side, where the order does not matter.
 template <class Each>
-WEFT_KERNEL_CODE void each_of_stretch(const Block& block, const SelectArgs& args, uint32_t t, Each&& each) {
-  const uint64_t begin = block.index * kSelectStretch;
-  for (uint64_t i = begin + t; i < begin + kSelectStretch && i < args.count; i += kKernelThreads)
+WEFT_KERNEL_CODE void each_of_range(const Block& block, const SelectArgs& args, uint32_t t, Each&& each) {
+  const uint64_t begin = block.index * kSelectRange;
+  for (uint64_t i = begin + t; i < begin + kSelectRange && i < args.count; i += kKernelThreads)
     each(magnitude_bits(args.values[i]));
 }
 
@@ -64,7 +64,7 @@ WEFT_KERNEL_CODE void clear_bins(const Block& block, const SelectArgs& args) {
 WEFT_KERNEL_CODE void count_digits(const Block& block, const SelectArgs& args, bool lower) {
   const SelectScratch s = scratch_of(args);
   block.each([&](uint32_t t) {
-    each_of_stretch(block, args, t, [&](uint32_t bits) {
+    each_of_range(block, args, t, [&](uint32_t bits) {
       if (!lower) return count_one(&s.upper[bits >> 16]);
       if (bits >> 16 == s.found[0]) count_one(&s.lower[bits & 0xFFFF]);
     });
@@ -114,7 +114,7 @@ WEFT_KERNEL_CODE void count_runs(const Block& block, SelectShared& shared, const
   });
 }
 
-WEFT_KERNEL_CODE void count_stretch(const Block& block, SelectShared& shared, const SelectArgs& args) {
+WEFT_KERNEL_CODE void count_range(const Block& block, SelectShared& shared, const SelectArgs& args) {
   const SelectScratch s = scratch_of(args);
   count_runs(block, shared, args);
   add_halves(block, shared.greater, kKernelThreads);
@@ -138,11 +138,11 @@ WEFT_KERNEL_CODE void sum_before(uint32_t* counts, uint64_t count) {
 
 // Runs in one block: each thread adds up some ranges, one thread the threads' sums, then each thread its own
 // ranges again.
-WEFT_KERNEL_CODE void scan_stretches(const Block& block, SelectShared& shared, const SelectArgs& args) {
+WEFT_KERNEL_CODE void scan_ranges(const Block& block, SelectShared& shared, const SelectArgs& args) {
   const SelectScratch s = scratch_of(args);
-  const uint64_t stretches = select_stretches(args);
-  const uint64_t each = (stretches + kKernelThreads - 1) / kKernelThreads;
-  const auto begin = [&](uint32_t t) { return t * each < stretches ? t * each : stretches; };
+  const uint64_t ranges = select_ranges(args);
+  const uint64_t each = (ranges + kKernelThreads - 1) / kKernelThreads;
+  const auto begin = [&](uint32_t t) { return t * each < ranges ? t * each : ranges; };
   block.each([&](uint32_t t) {
     uint32_t greater = 0;
     uint32_t equal = 0;
@@ -218,9 +218,9 @@ WEFT_KERNEL_CODE void select(const Block& block, SelectShared& shared, const Sel
     case SelectPass::kFindLower:
       return find_digit(block, shared, args, pass == SelectPass::kFindLower);
     case SelectPass::kCount:
-      return count_stretch(block, shared, args);
+      return count_range(block, shared, args);
     case SelectPass::kScan:
-      return scan_stretches(block, shared, args);
+      return scan_ranges(block, shared, args);
     default:
       return write_taken(block, shared, args);
   }

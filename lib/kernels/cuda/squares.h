@@ -25,9 +25,9 @@ WEFT_KERNEL_CODE void add_squares(const SquaresKernelArgs& args, uint64_t begin,
 
 WEFT_KERNEL_CODE void squares(const Block& block, SquaresShared& shared, const SquaresKernelArgs& args) {
   block.each([&](uint32_t t) {
-    const uint64_t stretch = block.index * kKernelGroups + t / kSquaresPartial;
-    const uint64_t begin = stretch * kSquaresStretch + t % kSquaresPartial;
-    uint64_t end = (stretch + 1) * kSquaresStretch;
+    const uint64_t range = block.index * kKernelGroups + t / kSquaresPartial;
+    const uint64_t begin = range * kSquaresRange + t % kSquaresPartial;
+    uint64_t end = (range + 1) * kSquaresRange;
     if (end > args.count) end = args.count;
     double* const sum = &shared.sums[t];
     uint32_t* const odd = &shared.odd[t];
@@ -47,20 +47,20 @@ WEFT_KERNEL_CODE void squares(const Block& block, SquaresShared& shared, const S
   add_halves(block, shared.sums, kSquaresPartial);
   add_halves(block, shared.odd, kSquaresPartial);
   block.each([&](uint32_t t) {
-    const uint64_t stretch = block.index * kKernelGroups + t / kSquaresPartial;
-    if (t % kSquaresPartial != 0 || stretch * kSquaresStretch >= args.count) return;
-    args.parts[stretch].sum = shared.sums[t];
-    args.parts[stretch].odd = shared.odd[t];
+    const uint64_t range = block.index * kKernelGroups + t / kSquaresPartial;
+    if (t % kSquaresPartial != 0 || range * kSquaresRange >= args.count) return;
+    args.parts[range].sum = shared.sums[t];
+    args.parts[range].odd = shared.odd[t];
   });
 }
 
 WEFT_KERNEL_CODE void squares_total(const Block& block, SquaresShared& shared,
                                     const SquaresKernelArgs& args) {
-  const uint64_t stretches = (args.count + kSquaresStretch - 1) / kSquaresStretch;
+  const uint64_t ranges = (args.count + kSquaresRange - 1) / kSquaresRange;
   block.each([&](uint32_t t) {
     shared.sums[t] = 0;
     shared.odd[t] = 0;
-    for (uint64_t s = t; s < stretches; s += kSquaresTotals) {
+    for (uint64_t s = t; s < ranges; s += kSquaresTotals) {
       shared.sums[t] = shared.sums[t] + args.parts[s].sum;
       shared.odd[t] += args.parts[s].odd != 0 ? 1 : 0;
     }

@@ -116,7 +116,7 @@ void dequantize(uint32_t blocks, uint32_t threads, weft::DequantizeArgs args) {
 bool place_squares(weft::SquaresKernelArgs& args) {
   const std::lock_guard lock(state().mutex);
   return place(args.src, args.count * element_size(args.dtype)) &&
-         place(args.parts, (args.count + weft::kSquaresStretch - 1) / weft::kSquaresStretch) &&
+         place(args.parts, (args.count + weft::kSquaresRange - 1) / weft::kSquaresRange) &&
          place(args.result, 1);
 }
 

@@ -31,9 +31,9 @@ void set_text(Word* word, const std::string& text) {
 class Rank {
  public:
   Rank(const Draw& draw, int rank, const std::string& store)
-      : draw_(draw), rank_(rank), store_(store), work_(std::make_unique<Work>(draw, crew_, rank)) {
-    crew_.members.resize(static_cast<size_t>(draw.ranks));
-    std::iota(crew_.members.begin(), crew_.members.end(), 0);
+      : draw_(draw), rank_(rank), store_(store), work_(std::make_unique<Work>(draw, team_, rank)) {
+    team_.members.resize(static_cast<size_t>(draw.ranks));
+    std::iota(team_.members.begin(), team_.members.end(), 0);
   }
   void live();
   // Reports the descriptors and threads that are left in this process.
@@ -61,13 +61,13 @@ class Rank {
   const Draw& draw_;
   const int rank_;
   const std::string store_;
-  Crew crew_;
+  Team team_;
   std::unique_ptr<Work> work_;
   std::vector<weft_comm*> old_;  // failed communicators, kept to the end
 };
 
 void Rank::say(Word word) const {
-  word.generation = crew_.generation;
+  word.generation = team_.generation;
   word.at_ns = now_ns();
   if (::write(STDOUT_FILENO, &word, sizeof word) != static_cast<ssize_t>(sizeof word)) ::_exit(99);
 }
@@ -87,8 +87,8 @@ void Rank::say_failed(Kind kind, weft_status status, const weft_error& error) co
   word.due_ms = kSlackMs;
   for (uint64_t i = 0; i < error.failed_count && i < WEFT_ERROR_RANKS; i++) {
     const auto failed = static_cast<size_t>(error.failed_ranks[i]);
-    if (failed >= crew_.members.size()) continue;
-    word.ranks |= crew_.members[failed] >= 0 ? uint64_t{1} << crew_.members[failed] : kUnknownRank;
+    if (failed >= team_.members.size()) continue;
+    word.ranks |= team_.members[failed] >= 0 ? uint64_t{1} << team_.members[failed] : kUnknownRank;
   }
   set_text(&word, error.text);
   say(word);
@@ -106,7 +106,7 @@ bool Rank::join() {
   weft_error error = WEFT_ERROR_INIT;
   weft_context_options context_options = WEFT_CONTEXT_OPTIONS_INIT;
   if (draw_.caller_mode) context_options.progress = WEFT_PROGRESS_CALLER;
-  weft_status status = weft_context_create(&context_options, &crew_.context, &error);
+  weft_status status = weft_context_create(&context_options, &team_.context, &error);
   if (status != WEFT_OK) {
     say_wrong(std::string("weft_context_create: ") + error.text);
     return false;
@@ -127,7 +127,7 @@ bool Rank::join() {
     options.secret_bytes = secret.size();
   }
   calling("weft_comm_create", options.init_timeout_ms);
-  status = weft_comm_create(crew_.context, &options, &crew_.comm, &error);
+  status = weft_comm_create(team_.context, &options, &team_.comm, &error);
   if (status != WEFT_OK) say_failed(Kind::kRefused, status, error);
   return status == WEFT_OK;
 }
@@ -136,12 +136,12 @@ bool Rank::one_generation() {
   Word working;
   working.kind = Kind::kWorking;
   calling("meet", kOperationMs);
-  Outcome outcome = meet(&crew_, rank_, draw_.count, &working.bits);
+  Outcome outcome = meet(&team_, rank_, draw_.count, &working.bits);
   if (outcome.status == WEFT_OK && outcome.wrong.empty()) {
-    for (const int member : crew_.members) working.ranks |= uint64_t{1} << (member & 63);
+    for (const int member : team_.members) working.ranks |= uint64_t{1} << (member & 63);
     say(working);
     WorkHooks hooks;
-    hooks.told_to_end = [] {
+    hooks.asked_to_end = [] {
       pollfd end{STDIN_FILENO, 0, 0};
       return ::poll(&end, 1, 0) > 0;
     };
@@ -173,27 +173,27 @@ bool Rank::shrink() {
   weft_comm* next = nullptr;
   weft_error error = WEFT_ERROR_INIT;
   calling("weft_comm_shrink", kShrinkMs);
-  const weft_status status = weft_comm_shrink(crew_.comm, &options, &next, &error);
+  const weft_status status = weft_comm_shrink(team_.comm, &options, &next, &error);
   if (status != WEFT_OK) {
     say_failed(Kind::kShrunk, status, error);
     return false;
   }
   if (draw_.keep_old) {
-    old_.push_back(crew_.comm);
+    old_.push_back(team_.comm);
   } else {
-    end("weft_comm_destroy of the failed one", weft_comm_destroy, &crew_.comm);
+    end("weft_comm_destroy of the failed one", weft_comm_destroy, &team_.comm);
   }
-  crew_.comm = next;
-  crew_.generation++;
+  team_.comm = next;
+  team_.generation++;
   return true;
 }
 
 void Rank::leave() {
   calling("weft_reducer_destroy", kDestroyMs);
   work_.reset();
-  if (crew_.comm != nullptr) end("weft_comm_destroy", weft_comm_destroy, &crew_.comm);
+  if (team_.comm != nullptr) end("weft_comm_destroy", weft_comm_destroy, &team_.comm);
   for (weft_comm*& old : old_) end("weft_comm_destroy of an old one", weft_comm_destroy, &old);
-  if (crew_.context != nullptr) end("weft_context_destroy", weft_context_destroy, &crew_.context);
+  if (team_.context != nullptr) end("weft_context_destroy", weft_context_destroy, &team_.context);
 }
 
 void Rank::live() {

@@ -141,7 +141,7 @@ class Run {
   std::vector<Process> processes_;
   std::vector<Strike> strikes_;
   const uint64_t begun_ns_ = now_ns();
-  uint64_t told_to_end_ns_ = 0;
+  uint64_t asked_to_end_ns_ = 0;
   uint64_t end_at_ns_ = kNever;
   uint64_t unreached_ns_ = kNever;
   RunTrace trace_;
@@ -206,7 +206,7 @@ void Run::start(int rank, const std::string& store, int go) {
 }
 
 void Run::arm(Trigger trigger) {
-  if (told_to_end_ns_ != 0 && trigger != Trigger::kStopping) return;  // too late: ranks end without it
+  if (asked_to_end_ns_ != 0 && trigger != Trigger::kStopping) return;  // too late: ranks end without it
   const uint64_t now = now_ns();
   for (size_t i = 0; i < strikes_.size(); i++) {
     const Fault& fault = draw_.faults[i];
@@ -296,7 +296,7 @@ void Run::hear(size_t rank, const Word& word) {
   process.due_ns = now_ns() + (word.due_ms != 0 ? word.due_ms : kIdleMs) * kMs;
   if (word.kind == Kind::kCalling) process.call = word.text;
   if (process.working) process.call = "its work";
-  if (told_to_end_ns_ != 0) hurry();
+  if (asked_to_end_ns_ != 0) hurry();
   for (size_t i = 0; i < draw_.faults.size(); i++) {
     const Fault& fault = draw_.faults[i];
     if (fault.victim != static_cast<int>(rank) || fault.leaves()) continue;
@@ -367,7 +367,7 @@ void Run::reap(size_t rank) {
 
 // Asks the ranks to end when nothing more will happen.
 void Run::end_if_over() {
-  if (told_to_end_ns_ != 0) return;
+  if (asked_to_end_ns_ != 0) return;
   const uint64_t now = now_ns();
   const bool over = std::all_of(strikes_.begin(), strikes_.end(), [](const Strike& one) { return one.over; });
   if (over && end_at_ns_ == kNever) {
@@ -376,7 +376,7 @@ void Run::end_if_over() {
     end_at_ns_ = now + (delay ? kSettleMs * kMs : 0);
   }
   if (now < end_at_ns_ && now < unreached_ns_) return;
-  told_to_end_ns_ = now;
+  asked_to_end_ns_ = now;
   go_.reset();
   hurry();
   arm(Trigger::kStopping);
@@ -412,7 +412,7 @@ void Run::kill_all() {
 // Waits until a process writes something or ends, or a time is due.
 void Run::wait() {
   uint64_t next = std::min(end_at_ns_, unreached_ns_);
-  if (told_to_end_ns_ != 0) next = kNever;
+  if (asked_to_end_ns_ != 0) next = kNever;
   for (size_t i = 0; i < strikes_.size(); i++) {
     const bool unseen =
         draw_.faults[i].action == Action::kStop && draw_.faults[i].trigger == Trigger::kFailpoint;

@@ -63,8 +63,8 @@ Outcome failed(weft_comm* comm, weft_status status) {
 // One kind of work; each call of round() executes one round of it.
 class Worker {
  public:
-  Worker(const Draw& draw, const Crew& crew, int first_rank)
-      : draw_(draw), crew_(crew), first_rank_(first_rank) {}
+  Worker(const Draw& draw, const Team& team, int first_rank)
+      : draw_(draw), team_(team), first_rank_(first_rank) {}
   virtual ~Worker() = default;
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
@@ -75,14 +75,14 @@ class Worker {
   virtual void fail_next() {}  // makes the program's hook fail
 
  protected:
-  Outcome fail(weft_status status) const { return failed(crew_.comm, status); }
+  Outcome fail(weft_status status) const { return failed(team_.comm, status); }
   static Outcome wrong(const std::string& what, uint64_t number) {
     Outcome outcome;
     outcome.wrong = what + " in round " + std::to_string(number);
     return outcome;
   }
   const Draw& draw_;
-  const Crew& crew_;
+  const Team& team_;
   const int first_rank_;
 };
 
@@ -93,7 +93,7 @@ class Idle final : public Worker {
   using Worker::Worker;
   Outcome round(uint64_t /*number*/) override {
     ::poll(nullptr, 0, 1);
-    const weft_status status = weft_comm_error(crew_.comm, nullptr);
+    const weft_status status = weft_comm_error(team_.comm, nullptr);
     return status == WEFT_OK ? Outcome() : fail(status);
   }
 };
@@ -102,7 +102,7 @@ class AllReduce final : public Worker {
  public:
   using Worker::Worker;
   ~AllReduce() override {
-    if (draw_.work == Phase::kArena && data_ != nullptr) weft_comm_free(crew_.comm, data_);
+    if (draw_.work == Phase::kArena && data_ != nullptr) weft_comm_free(team_.comm, data_);
   }
   Outcome begin() override {
     if (draw_.work != Phase::kArena) {
@@ -111,9 +111,9 @@ class AllReduce final : public Worker {
       return {};
     }
     void* memory = nullptr;
-    const weft_status status = weft_comm_alloc(crew_.comm, draw_.count * sizeof(float), &memory);
+    const weft_status status = weft_comm_alloc(team_.comm, draw_.count * sizeof(float), &memory);
     data_ = static_cast<float*>(memory);
-    if (status == WEFT_OK || weft_comm_error(crew_.comm, nullptr) != WEFT_OK) {
+    if (status == WEFT_OK || weft_comm_error(team_.comm, nullptr) != WEFT_OK) {
       return status == WEFT_OK ? Outcome() : fail(status);
     }
     Outcome outcome;
@@ -123,9 +123,9 @@ class AllReduce final : public Worker {
   Outcome round(uint64_t number) override {
     fill(data_, draw_.count, number, first_rank_);
     const weft_status status =
-        weft_all_reduce(crew_.comm, data_, data_, draw_.count, WEFT_DTYPE_F32, WEFT_OP_SUM, nullptr, nullptr);
+        weft_all_reduce(team_.comm, data_, data_, draw_.count, WEFT_DTYPE_F32, WEFT_OP_SUM, nullptr, nullptr);
     if (status != WEFT_OK) return fail(status);
-    return holds(data_, draw_.count, number, crew_.members, 1) ? Outcome()
+    return holds(data_, draw_.count, number, team_.members, 1) ? Outcome()
                                                                : wrong("all_reduce: a wrong result", number);
   }
 
@@ -202,7 +202,7 @@ weft_status Steps::make_hook(weft_reducer_options* options) {
   table.name = "own";
   table.plan = OwnHook::plan;
   table.stage = OwnHook::stage;
-  const weft_status status = weft_hook_create_custom(crew_.context, &table, &own_, &hook_);
+  const weft_status status = weft_hook_create_custom(team_.context, &table, &own_, &hook_);
   options->hook = hook_;
   return status;
 }
@@ -233,7 +233,7 @@ Outcome Steps::begin() {
     outcome.wrong = std::string("weft_hook_create_custom: ") + weft_status_string(status);
     return outcome;
   }
-  outcome.status = weft_reducer_create(crew_.comm, &options, &reducer_, &outcome.error);
+  outcome.status = weft_reducer_create(team_.comm, &options, &reducer_, &outcome.error);
   if (outcome.status != WEFT_OK) return outcome;
   for (size_t i = 0; i < size; i++) {
     void* view = nullptr;
@@ -270,7 +270,7 @@ Outcome Steps::done() {
 }
 
 Outcome Steps::round(uint64_t /*number*/) {
-  members_ = crew_.members;
+  members_ = team_.members;
   const weft_status status = step();
   return status == WEFT_OK ? done() : fail_step(status);
 }
@@ -278,7 +278,7 @@ Outcome Steps::round(uint64_t /*number*/) {
 Outcome Steps::go_on(const WorkHooks& hooks) {
   Outcome outcome;
   own_.fails = false;
-  outcome.status = weft_reducer_rebind(reducer_, crew_.comm, &outcome.error);
+  outcome.status = weft_reducer_rebind(reducer_, team_.comm, &outcome.error);
   if (outcome.status != WEFT_OK) return outcome;
   weft_verdict verdict = WEFT_VERDICT_INIT;
   weft_reducer_verdict(reducer_, &verdict);
@@ -301,55 +301,55 @@ Outcome Steps::go_on(const WorkHooks& hooks) {
   if (!draw_.retain)
     return verdict.can_retry == 0 ? Outcome() : told("can_retry is set without WEFT_REDUCER_RETAIN");
   // A rank that kept its part of the step retries it at once; the others compute theirs again.
-  members_ = crew_.members;
+  members_ = team_.members;
   const weft_finish_options options = finish_options();
   const weft_status status = verdict.can_retry != 0 ? weft_reducer_retry(reducer_, &options) : step();
   return status == WEFT_OK ? done() : fail_step(status);
 }
 
 // Sets *all if every rank was asked to end. A rank that was must still take part until all know it.
-Outcome all_told(const Crew& crew, bool mine, bool* all) {
+Outcome all_told(const Team& team, bool mine, bool* all) {
   int64_t told = mine ? 1 : 0;
   const weft_status status =
-      weft_all_reduce(crew.comm, &told, &told, 1, WEFT_DTYPE_I64, WEFT_OP_SUM, nullptr, nullptr);
-  if (status != WEFT_OK) return failed(crew.comm, status);
-  *all = told == static_cast<int64_t>(crew.members.size());
+      weft_all_reduce(team.comm, &told, &told, 1, WEFT_DTYPE_I64, WEFT_OP_SUM, nullptr, nullptr);
+  if (status != WEFT_OK) return failed(team.comm, status);
+  *all = told == static_cast<int64_t>(team.members.size());
   return {};
 }
 
 }  // namespace
 
-Outcome meet(Crew* crew, int first_rank, uint64_t count, uint64_t* bits) {
+Outcome meet(Team* team, int first_rank, uint64_t count, uint64_t* bits) {
   int32_t size = 0;
-  weft_comm_size(crew->comm, &size);
-  weft_comm_rank(crew->comm, &crew->rank);
-  crew->members.assign(static_cast<size_t>(size), -1);
-  std::vector<int> members(crew->members);
+  weft_comm_size(team->comm, &size);
+  weft_comm_rank(team->comm, &team->rank);
+  team->members.assign(static_cast<size_t>(size), -1);
+  std::vector<int> members(team->members);
   const int32_t mine = first_rank;
   weft_status status =
-      weft_all_gather(crew->comm, &mine, members.data(), 1, WEFT_DTYPE_I32, nullptr, nullptr);
-  if (status != WEFT_OK) return failed(crew->comm, status);
-  crew->members = members;
+      weft_all_gather(team->comm, &mine, members.data(), 1, WEFT_DTYPE_I32, nullptr, nullptr);
+  if (status != WEFT_OK) return failed(team->comm, status);
+  team->members = members;
   std::vector<float> data(count);
   for (uint64_t i = 0; i < count; i++) {
     data[i] = 1.0f / static_cast<float>(i + static_cast<uint64_t>(first_rank) * 31 + 3);
   }
-  status = weft_all_reduce(crew->comm, data.data(), data.data(), count, WEFT_DTYPE_F32, WEFT_OP_SUM, nullptr,
+  status = weft_all_reduce(team->comm, data.data(), data.data(), count, WEFT_DTYPE_F32, WEFT_OP_SUM, nullptr,
                            nullptr);
-  if (status != WEFT_OK) return failed(crew->comm, status);
+  if (status != WEFT_OK) return failed(team->comm, status);
   *bits = hash(data.data(), count);
   return {};
 }
 
-Work::Work(const Draw& draw, const Crew& crew, int first_rank)
-    : draw_(draw), crew_(crew), first_rank_(first_rank) {}
+Work::Work(const Draw& draw, const Team& team, int first_rank)
+    : draw_(draw), team_(team), first_rank_(first_rank) {}
 
 Work::~Work() = default;
 
 std::unique_ptr<Worker> Work::make() const {
-  if (draw_.work == Phase::kIdle) return std::make_unique<Idle>(draw_, crew_, first_rank_);
-  if (draw_.work == Phase::kReducer) return std::make_unique<Steps>(draw_, crew_, first_rank_);
-  return std::make_unique<AllReduce>(draw_, crew_, first_rank_);
+  if (draw_.work == Phase::kIdle) return std::make_unique<Idle>(draw_, team_, first_rank_);
+  if (draw_.work == Phase::kReducer) return std::make_unique<Steps>(draw_, team_, first_rank_);
+  return std::make_unique<AllReduce>(draw_, team_, first_rank_);
 }
 
 Outcome Work::run(const WorkHooks& hooks) {
@@ -364,7 +364,7 @@ Outcome Work::run(const WorkHooks& hooks) {
 
 Outcome Work::rounds(const WorkHooks& hooks) {
   Outcome outcome;
-  const Fault* fault = crew_.generation == 0 ? draw_.of(first_rank_) : nullptr;
+  const Fault* fault = team_.generation == 0 ? draw_.of(first_rank_) : nullptr;
   if (fault != nullptr && fault->trigger != Trigger::kIteration) fault = nullptr;
   for (uint64_t number = 0; outcome.status == WEFT_OK && outcome.wrong.empty(); number++) {
     if (fault != nullptr && fault->iteration == number) {
@@ -374,14 +374,14 @@ Outcome Work::rounds(const WorkHooks& hooks) {
         outcome.left = true;
         return outcome;
       }
-      if (fault->action == Action::kAbort) weft_comm_abort(crew_.comm, "the fault of this run");
+      if (fault->action == Action::kAbort) weft_comm_abort(team_.comm, "the fault of this run");
       if (fault->action == Action::kHook) worker_->fail_next();
     }
     // An idle rank takes part in nothing until it is asked to end.
-    const bool told = hooks.told_to_end();
+    const bool told = hooks.asked_to_end();
     if (told || draw_.work != Phase::kIdle) {
       bool all = false;
-      outcome = all_told(crew_, told, &all);
+      outcome = all_told(team_, told, &all);
       if (outcome.status != WEFT_OK || all) break;
     }
     outcome = worker_->round(number);

@@ -14,7 +14,7 @@
 namespace faults {
 
 // A communicator and its members. A process's first rank is its rank in the first communicator.
-struct Crew {
+struct Team {
   weft_context* context = nullptr;
   weft_comm* comm = nullptr;
   std::vector<int> members;  // first ranks, by rank in comm; -1: not known yet
@@ -31,20 +31,20 @@ struct Outcome {
 };
 
 struct WorkHooks {
-  std::function<bool()> told_to_end;
+  std::function<bool()> asked_to_end;
   std::function<void()> fault_comes;              // called before the rank's own fault
   std::function<void(uint64_t next_step)> bound;  // the reducer continues
 };
 
 // Exchanges the members among the ranks. bits: hash of a sum that depends on order and rounding.
-Outcome meet(Crew* crew, int first_rank, uint64_t count, uint64_t* bits);
+Outcome meet(Team* team, int first_rank, uint64_t count, uint64_t* bits);
 
 class Worker;
 
 class Work {
  public:
   // crew describes the first communicator, and later the ones that are shrunk from it.
-  Work(const Draw& draw, const Crew& crew, int first_rank);
+  Work(const Draw& draw, const Team& team, int first_rank);
   ~Work();
   // Works in the crew's communicator.
   Outcome run(const WorkHooks& hooks);
@@ -54,7 +54,7 @@ class Work {
   Outcome rounds(const WorkHooks& hooks);
 
   const Draw& draw_;
-  const Crew& crew_;
+  const Team& team_;
   const int first_rank_;
   std::unique_ptr<Worker> worker_;
 };

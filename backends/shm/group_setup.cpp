@@ -1,0 +1,447 @@
+// Creates a Group in a series of all-gathers. Every rank publishes its capabilities, creates its segment,
+// sends it to all other ranks, and maps all of theirs. If one rank fails, all ranks fail with an error that
+// names it. Called on the thread that makes the communicator.
+#include <fcntl.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <span>
+
+#include "base/process.h"
+#include "base/text.h"
+#include "calibration.h"
+#include "group.h"
+#include "group_setup_wire.h"
+#include "group_tuner.h"
+
+namespace weft::shm {
+namespace {
+
+// Duration of Group::pause. Operations of 8 bytes to 4 KiB took 10 % longer with half of it, and a quarter
+// longer with a tenth of it. Operations of 8 bytes took 10 % longer with twice as much (docs/performance.md).
+constexpr uint64_t kPauseNs = 50;
+constexpr int64_t kCheckMs = 20;  // between checks whether an awaited rank is lost
+constexpr int kLeastRanks = 4;    // two on each of two nodes
+
+Status random_nonce(uint64_t* nonce) {
+  if (::getrandom(nonce, sizeof *nonce, 0) != sizeof *nonce) return Status::system("getrandom", errno);
+  return {};
+}
+
+// Reads the 64 bits at `address` of this process. Returns false if the address is invalid: the pipe reports
+// an error where a load would crash.
+bool read_checked(uint64_t address, uint64_t* value) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return false;
+  const Fd reader(ends[0]);
+  const Fd writer(ends[1]);
+  return ::write(writer.get(), reinterpret_cast<const void*>(address), sizeof *value) == sizeof *value &&
+         ::read(reader.get(), value, sizeof *value) == sizeof *value;
+}
+
+}  // namespace
+
+class GroupSetup {
+ public:
+  explicit GroupSetup(const BackendArgs& args)
+      : args_(args), rank_(args.exchange.rank()), size_(args.exchange.size()) {}
+
+  Status run(std::shared_ptr<Group>* result) {
+    group_.reset(new Group);
+    inherited_ = std::dynamic_pointer_cast<SegmentArena>(args_.arena);
+    if (inherited_) arena_memory_ = inherited_->memory();
+    group_->rank_ = rank_;
+    group_->names_ = args_.names;
+    group_->host_ = &args_.host;
+    group_->crowded_ = args_.crowded;
+    group_->clock_ = &args_.clock;
+    if (!args_.crowded) group_->pauses_ = pauses_in(kPauseNs, args_.clock);
+    group_->peers_.resize(static_cast<size_t>(size_));
+    group_->populated_.resize(static_cast<size_t>(size_));
+    WEFT_TRY(exchange_rank_infos());
+    WEFT_TRY(make_own());
+    Status reached = exchange_segments();
+    WEFT_TRY(agree(reached));
+    WEFT_TRY(choose_thresholds());
+    group_->failpoints_ = args_.failpoints;  // only now: measurements write, too
+    group_->arena_ = inherited_ ? inherited_ : std::make_shared<SegmentArena>(arena_memory_);
+    args_.log.info(cat("shm: ", size_, " ranks, arenas of up to ", bytes_text(group_->layout_.arena_bytes),
+                       ", private buffers: ", text(group_->thresholds()),
+                       text(group_->nodes_, group_->thresholds())));
+    *result = std::move(group_);
+    return {};
+  }
+
+ private:
+  PeerSegment& peer(int rank) { return group_->peer(rank); }
+  int name(int rank) const { return args_.exchange.name(rank); }
+
+  // Exchanges the ranks' introductions and determines the largest arena that all ranks can map.
+  Status exchange_rank_infos() {
+    RankInfo me;
+    me.process = this_process();
+    me.node = args_.node >= 0 || size_ < kLeastRanks ? args_.node : node_of_this_thread();
+    me.arena_bytes = arena_memory_ ? arena_memory_->size() : feasible_arena(size_, args_.arena_limit_bytes);
+    me.needed_bytes = inherited_ ? inherited_->populated_bytes() : 0;
+    me.available_bytes = available_memory();
+    std::vector<Bytes> all;
+    WEFT_TRY(args_.exchange.all_gather(encode(me), &all, args_.deadline));
+    uint64_t arena = UINT64_MAX;
+    std::vector<RankInfo> ranks(all.size());
+    std::vector<int32_t> nodes;
+    for (int r = 0; r < size_; r++) {
+      RankInfo& theirs = ranks[static_cast<size_t>(r)];
+      if (!decode(all[static_cast<size_t>(r)], &theirs)) {
+        return Status::error(Code::kVersion,
+                             cat("rank ", name(r), " sent ", all[static_cast<size_t>(r)].size(),
+                                 " bytes of shared-memory setup data that this rank cannot read: run the "
+                                 "same version of Weft on all ranks"))
+            .with_ranks({name(r)});
+      }
+      nodes.push_back(theirs.node);
+      arena = std::min(arena, theirs.arena_bytes);
+      peer(r).pid = static_cast<int64_t>(theirs.process.pid);
+      peer(r).same_process = r == rank_ || theirs.process == me.process;
+      users_ += peer(r).same_process ? 1 : 0;
+      processes_ += cat(' ', theirs.process.pid);
+      for (int other = 0; other < r; other++) {
+        if (ranks[static_cast<size_t>(other)].process == theirs.process) threads_ = true;
+      }
+    }
+    group_->nodes_ = group_nodes(nodes);
+    group_->layout_ = Layout(size_, arena);
+    return check_memory(ranks);
+  }
+
+  // Creates the own segment and what others need to recognise it.
+  Status make_own() {
+    uint64_t nonce = 0;
+    Status status = reach(args_, FailPlace::kSystem, 0);
+    if (status.ok()) status = random_nonce(&nonce);
+    // From here on the mapping counts every rank of this process as a user. If one of them fails before it
+    // takes its part, the mapping outlives all of them. That is better than a mapping that ends while one
+    // still uses it.
+    const auto create = [&] {
+      return Mapping::create(group_->layout_, nonce, users_, static_cast<uint64_t>(rank_) * kApart,
+                             &arena_memory_, inherited_ ? inherited_->populated_bytes() : 0,
+                             &peer(rank_).mapping, &fd_);
+    };
+    if (status.ok()) status = inherited_ ? inherited_->change_pages(create) : create();
+    if (status.ok() && inherited_) inherited_->untaint();
+    if (status.ok()) {
+      peer(rank_).base = peer(rank_).mapping->base();
+      peer(rank_).arena_base = peer(rank_).mapping->arena_base();
+      segment_info_ = {nonce, reinterpret_cast<uint64_t>(peer(rank_).mapping),
+                       reinterpret_cast<uint64_t>(peer(rank_).mapping->nonce_address()),
+                       reinterpret_cast<uint64_t>(peer(rank_).base)};
+    }
+    return agree(status);
+  }
+
+  // Sends the own segment to all ranks and receives theirs.
+  Status exchange_segments() {
+    std::vector<Bytes> all;
+    WEFT_TRY(args_.exchange.all_gather(encode(segment_info_), &all, args_.deadline));
+    for (int r = 0; r < size_; r++) {
+      if (!peer(r).same_process) WEFT_TRY(args_.fds->send_fd(r, fd_.get()));
+    }
+    fd_.reset();
+    for (int r = 0; r < size_; r++) {
+      SegmentInfo theirs;
+      if (!decode(all[static_cast<size_t>(r)], &theirs))
+        return Status::error(Code::kPeerFailed,
+                             cat("rank ", name(r), " sent malformed data about its shared-memory segment (",
+                                 all[static_cast<size_t>(r)].size(),
+                                 " bytes): run the same version of Weft on all ranks"))
+            .with_ranks({name(r)});
+      nonce_addresses_.push_back(theirs.nonce_address);
+      nonces_.push_back(theirs.nonce);
+      peer(r).remote_base = theirs.base;
+      if (r == rank_) continue;
+      WEFT_TRY((peer(r).same_process ? share(r, theirs.mapping, theirs.nonce) : attach(r, theirs.nonce))
+                   .with_ranks({name(r)}));
+    }
+    return {};
+  }
+
+  Status share(int r, uint64_t mapping, uint64_t nonce) {
+    uint64_t found = 0;
+    if (!read_checked(nonce_addresses_.back(), &found) || found != nonce) {
+      return Status::error(
+          Code::kPeerFailed,
+          cat("rank ", name(r), " reports that it is a thread of this process, but its segment identifier ",
+              nonce, " is not at the address that it sent (", nonce_addresses_.back(), ")"));
+    }
+    auto* const shared = reinterpret_cast<Mapping*>(mapping);
+    if (reinterpret_cast<uint64_t>(shared->nonce_address()) != nonce_addresses_.back()) {
+      return Status::error(
+          Code::kPeerFailed,
+          cat("rank ", name(r), " reports that it is a thread of this process, but its segment identifier ",
+              nonce, " is not at the address that it sent (", nonce_addresses_.back(), ")"));
+    }
+    peer(r).mapping = shared;
+    peer(r).base = shared->base();
+    peer(r).arena_base = shared->arena_base();
+    return {};
+  }
+
+  // A stopped rank sends nothing and closes nothing; the exchange reports that it is lost.
+  Status receive(int r, Fd* fd) {
+    for (;;) {
+      const Deadline look = Deadline::after(args_.clock, kCheckMs, 0).earlier(args_.deadline);
+      Status status = args_.fds->receive_fd(r, fd, look);
+      if (status.ok()) return status;
+      if (status.code() == Code::kTimeout && !args_.deadline.expired(args_.clock)) {
+        WEFT_TRY(args_.exchange.check());
+        continue;
+      }
+      return Status::error(
+          status.code(),
+          cat("rank ", name(r), " did not send the descriptor of its shared-memory segment: ", status.text()),
+          status.info().evidence);
+    }
+  }
+
+  Status attach(int r, uint64_t nonce) {
+    Fd fd;
+    WEFT_TRY(receive(r, &fd));
+    // Keeps the distance from the own segment, as in every process. The own segment may still be where it was
+    // before a shrink.
+    const uint64_t place = reinterpret_cast<uintptr_t>(peer(rank_).base) +
+                           (static_cast<uint64_t>(r) - static_cast<uint64_t>(rank_)) * kApart;
+    WEFT_TRY(Mapping::attach(std::move(fd), group_->layout_, nonce, place, &peer(r).mapping)
+                 .with_prefix(cat("shared-memory segment of rank ", name(r), ": ")));
+    peer(r).base = peer(r).mapping->base();
+    peer(r).arena_base = peer(r).mapping->arena_base();
+    return {};
+  }
+
+  // True if this rank may read every peer's private memory. Tests it by reading their nonces.
+  bool can_pull_all() {
+    for (int r = 0; r < size_; r++) {
+      uint64_t value = 0;
+      const auto at = static_cast<size_t>(r);
+      if (peer(r).same_process) continue;
+      if (!group_->read_private(r, nonce_addresses_[at], reinterpret_cast<std::byte*>(&value), sizeof value)
+               .ok() ||
+          value != nonces_[at]) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  // Chooses the given thresholds, else those measured before or now, else the table's. All ranks go through
+  // the same steps, because every decision is agreed or depends on equal values.
+  Status choose_thresholds() {
+    WantedThresholds wanted;
+    const bool may_measure = args_.measurements != nullptr && size_ > 1;
+    if (args_.measurements != nullptr) {
+      WEFT_TRY(parse_thresholds(args_.measurements->shm_thresholds(), &wanted));
+    }
+    SetupResult mine;
+    mine.thresholds = table_thresholds(size_);
+    const bool one_shot = may_measure && wanted.measure && !wanted.one_shot;
+    const bool pull = may_measure && wanted.measure && !wanted.pull;
+    const bool levels = may_measure && wanted.measure && !wanted.two_level && group_->nodes_.two_levels();
+    if (one_shot || pull || levels) WEFT_TRY(measure(one_shot, pull, levels, &mine));
+    if (wanted.one_shot) mine.thresholds.one_shot = *wanted.one_shot;
+    if (wanted.pull) mine.thresholds.pull = *wanted.pull;
+    if (wanted.two_level) mine.thresholds.two_level = *wanted.two_level;
+    if (!group_->nodes_.two_levels()) mine.thresholds.two_level = kNever;
+    const bool given = wanted.one_shot || wanted.pull || mine.thresholds.two_level != kNever;
+    if (given && mine.thresholds.origin == Thresholds::Origin::kTable)
+      mine.thresholds.origin = Thresholds::Origin::kGiven;
+    mine.answers = 0;
+    // Nothing is pulled where pulling is forbidden or a rank cannot read its peers, whatever is wanted.
+    if (mine.thresholds.pull != kNever && can_pull_all()) mine.answers |= kCanPull;
+    WEFT_TRY(agree(&mine));
+    if ((mine.answers & kCanPull) == 0) mine.thresholds.pull = kNever;
+    group_->set_thresholds(mine.thresholds);
+    return {};
+  }
+
+  // Builds the key of a measurement: these processes, in this order.
+  std::string measurement_key(bool one_shot, bool pull, bool levels) const {
+    std::string key = cat("shm", args_.crowded ? " crowded" : "", one_shot ? " one-shot" : "",
+                          pull ? " pull" : "", levels ? " two-level" : "");
+    for (int r = 0; levels && r < size_; r++) key += cat(' ', group_->nodes_.node_of[static_cast<size_t>(r)]);
+    return key + processes_;
+  }
+
+  // Measures, unless all ranks have done so before. Measures whole operations where each rank has a core. It
+  // only compares pulling with staging in two other cases. Where ranks share cores, whole operations would
+  // measure the scheduler. Where ranks are threads, a rank that fails would free what another rank reads.
+  Status measure(bool one_shot, bool pull, bool levels, SetupResult* mine) {
+    const std::string key = measurement_key(one_shot, pull, levels);
+    const std::string kept = args_.measurements->find(key);
+    SetupResult known = *mine;
+    if (!kept.empty() && decode(std::as_bytes(std::span(kept)), &known)) known.answers = kMeasured;
+    if (can_pull_all()) known.answers |= kCanPull;
+    if (!inherited_ && group_->layout_.arena_bytes >= kLargestLevelTuned) known.answers |= kEmptyArena;
+    // The samples must have been written by their owner and not yet read by others.
+    const bool whole = !args_.crowded;
+    if (!whole || threads_) known.status = write_samples();
+    WEFT_TRY(agree(&known));
+    if (known.answers & kMeasured) {
+      mine->thresholds = known.thresholds;
+      return {};
+    }
+    const bool can = (known.answers & kCanPull) != 0;
+    if (pull && can && (!whole || threads_)) {
+      SetupResult look;
+      if (pulling_pays()) look.answers = kPullPays;
+      WEFT_TRY(agree(&look));
+      if (look.answers & kPullPays) mine->thresholds.pull = kPullMin;
+      mine->thresholds.origin = Thresholds::Origin::kMeasured;
+    }
+    const bool empty = (known.answers & kEmptyArena) != 0;
+    if (whole) {
+      WEFT_TRY(run_tuner(one_shot, pull && can && !threads_, levels && empty, mine));
+      // Resets this rank's lane block, before any lane opens it.
+      new (&group_->at<LaneBlock>(rank_, group_->layout().lane(0))) LaneBlock();
+      group_->forget_moved();
+    }
+    if (levels && !empty) return {};  // a communicator with an arena of its own can measure it
+    const Bytes found = encode(*mine);
+    args_.measurements->keep(key, std::string(reinterpret_cast<const char*>(found.data()), found.size()));
+    return {};
+  }
+
+  // Runs the tuner. If a rank cannot measure, all ranks keep the values that they have.
+  Status run_tuner(bool one_shot, bool pull, bool levels, SetupResult* mine) {
+    const bool sizes = one_shot || pull;
+    if (!sizes && !levels) return {};
+    GroupTuner tuner(group_, args_, sizes ? largest_tuned(pull) : 0, levels ? kLargestLevelTuned : 0);
+    bool going = true;
+    if (sizes) {
+      SetupResult tuned = *mine;
+      tuned.status = calibrate(tuner, one_shot, pull, &tuned.thresholds);
+      WEFT_TRY(agree_on_tuned(tuned, &going, mine));
+    }
+    if (!levels || !going) return {};
+    SetupResult tuned = *mine;
+    tuned.status = calibrate_levels(tuner, &tuned.thresholds);
+    WEFT_TRY(agree_on_tuned(tuned, &going, mine));
+    group_->populated_.assign(group_->populated_.size(), {});  // the tuner returns the arenas' memory
+    return {};
+  }
+
+  Status agree_on_tuned(SetupResult tuned, bool* measured, SetupResult* mine) {
+    Status status = tuned.status.with_prefix("measuring shared memory: ");
+    if (status.code() == Code::kTimeout || status.code() == Code::kPeerFailed) return status;
+    if (!status.ok() && status.code() != Code::kCancelled) args_.log.warn(status.text());
+    tuned.status = {};
+    tuned.answers = status.ok() ? kMeasured : 0;
+    WEFT_TRY(agree(&tuned));
+    *measured = (tuned.answers & kMeasured) != 0;
+    if (*measured) mine->thresholds = tuned.thresholds;
+    return {};
+  }
+
+  Status write_samples() {
+    WEFT_TRY(group_->ensure(rank_, group_->layout_.staging, kStagingBytes));
+    std::memset(group_->memory(rank_, group_->layout_.staging), 1, kStagingBytes);
+    return {};
+  }
+
+  // True if pulling beats staging between this rank and the next. A staged byte crosses between two cores'
+  // caches three times (written, folded, copied out). A pulled byte is copied twice by the kernel. The
+  // machine decides which is cheaper. Each half of the neighbour's staging is touched once, cold.
+  bool pulling_pays() {
+    const int next = (rank_ + 1) % size_;
+    if (peer(next).same_process) return true;  // pulling is plain reading there
+    const uint64_t staging = group_->layout_.staging;
+    if (!group_->ensure(next, staging, kStagingBytes).ok()) return false;
+    std::vector<std::byte> sink(kChunkBytes, std::byte{1});
+    uint64_t staged = UINT64_MAX;
+    uint64_t pulled = UINT64_MAX;
+    for (uint64_t at = 0; at < kHalfBytes; at += kChunkBytes) {
+      uint64_t start = args_.clock.now_ns();
+      std::memcpy(sink.data(), group_->memory(next, staging + at), kChunkBytes);
+      staged = std::min(staged, args_.clock.now_ns() - start);
+      start = args_.clock.now_ns();
+      const uint64_t from = peer(next).remote_base + staging + kHalfBytes + at;
+      if (!group_->read_private(next, from, sink.data(), kChunkBytes).ok()) return false;
+      pulled = std::min(pulled, args_.clock.now_ns() - start);
+    }
+    return 2 * pulled < 3 * staged;
+  }
+
+  Status agree(const Status& mine) {
+    SetupResult setup_result;
+    setup_result.status = mine;
+    return agree(&setup_result);
+  }
+
+  // Returns ok if all ranks are ok; otherwise the first failed rank's error, on all ranks. Reduces
+  // *setup_result to the answers that all ranks gave with yes, and rank 0's thresholds.
+  Status agree(SetupResult* setup_result) {
+    std::vector<Bytes> all;
+    WEFT_TRY(args_.exchange.all_gather(encode(*setup_result), &all, args_.deadline));
+    Status mine = setup_result->status;
+    for (int r = 0; r < size_; r++) {
+      SetupResult theirs;
+      const bool whole = decode(all[static_cast<size_t>(r)], &theirs);
+      if (whole && theirs.status.ok()) {
+        setup_result->answers &= theirs.answers;
+        if (r == 0) setup_result->thresholds = theirs.thresholds;
+        continue;
+      }
+      if (r == rank_) return mine;
+      // A rank that lost a peer may retry without it (shrink); then all ranks do.
+      const Code code = theirs.status.code() == Code::kPeerFailed ? Code::kPeerFailed : Code::kUnavailable;
+      const std::string& text =
+          whole ? theirs.status.text() : "its result of the shared-memory setup is malformed";
+      return Status::error(code, cat("rank ", name(r), ": ", text), Evidence::kReport).with_ranks({name(r)});
+    }
+    return {};
+  }
+
+  const BackendArgs& args_;
+  const int rank_;
+  const int size_;
+  int users_ = 0;
+  std::string processes_;  // of all ranks
+  bool threads_ = false;   // two ranks are threads of one process
+  std::shared_ptr<Group> group_;
+  std::shared_ptr<SegmentArena> inherited_;  // of the communicator that was shrunk
+  std::shared_ptr<ArenaMemory> arena_memory_;
+  Fd fd_;
+  SegmentInfo segment_info_;
+  std::vector<uint64_t> nonces_;
+  std::vector<uint64_t> nonce_addresses_;
+};
+
+Status Group::make(const BackendArgs& args, std::shared_ptr<Group>* group) {
+  bool all = false;
+  WEFT_TRY(all_local(args, &all));
+  if (!all)
+    return Status::error(Code::kUnavailable,
+                         "not all ranks share this host's memory; between hosts use shm+ucx or shm+mpi");
+  return GroupSetup(args).run(group);
+}
+
+Status all_local(const BackendArgs& args, bool* all) {
+  uint8_t mine = 1;
+  for (int r = 0; r < args.exchange.size(); r++) {
+    const bool here = r == args.exchange.rank() || (args.fds != nullptr && args.fds->same_host(r));
+    if (!here) mine = 0;
+  }
+  ByteWriter writer;
+  writer.put(mine);
+  std::vector<Bytes> answers;
+  WEFT_TRY(args.exchange.all_gather(writer.bytes(), &answers, args.deadline));
+  *all = true;
+  for (const Bytes& answer : answers) {
+    ByteReader reader(answer);
+    if (reader.get<uint8_t>() != 1 || !reader.done()) *all = false;
+  }
+  return {};
+}
+
+}  // namespace weft::shm
