@@ -26,8 +26,47 @@ std::string text(const Case& c) {
              c.in_place ? " in place" : "", " root ", c.root);
 }
 
-int32_t value(int rank, uint64_t index) {
-  return static_cast<int32_t>(static_cast<uint64_t>(rank + 1) * 1000003u + index * 7919u);
+// The input of every rank and their sum. Computed once, because with a sanitizer the loops take longest.
+class Numbers {
+ public:
+  Numbers(int ranks, uint64_t longest) : sum_(longest) {
+    for (int r = 0; r < ranks; r++) {
+      std::vector<int32_t>& of_rank = of_rank_.emplace_back(longest);
+      for (uint64_t i = 0; i < longest; i++) {
+        const uint32_t number = static_cast<uint32_t>(r + 1) * 1000003u + static_cast<uint32_t>(i) * 7919u;
+        of_rank[i] = static_cast<int32_t>(number);
+        sum_[i] = static_cast<int32_t>(static_cast<uint32_t>(sum_[i]) + number);
+      }
+    }
+  }
+  const int32_t* of(int rank) const { return of_rank_[static_cast<size_t>(rank)].data(); }
+  // The expected block of a rank's result; count elements.
+  const int32_t* expected(const Case& c, int rank, int block) const {
+    const uint64_t mine = static_cast<uint64_t>(rank) * c.count;
+    switch (c.coll) {
+      case Coll::kAllReduce:
+      case Coll::kReduce:
+        return sum_.data();
+      case Coll::kReduceScatter:
+        return sum_.data() + mine;
+      case Coll::kBroadcast:
+        return of(c.root);
+      case Coll::kScatter:
+        return of(c.root) + mine;
+      case Coll::kAllToAll:
+        return of(block) + mine;
+      default:  // kAllGather, kGather
+        return of(block);
+    }
+  }
+
+ private:
+  std::vector<std::vector<int32_t>> of_rank_;
+  std::vector<int32_t> sum_;
+};
+
+bool equal(const int32_t* a, const int32_t* b, uint64_t count) {
+  return count == 0 || std::memcmp(a, b, count * sizeof *a) == 0;
 }
 
 // Buffers of one rank for one case: private memory or the arena.
@@ -56,34 +95,7 @@ bool rooted_elsewhere(const Case& c, int rank) {
   return gathers && rank != c.root;
 }
 
-int32_t expected(const Case& c, int rank, int size, uint64_t i) {
-  const uint64_t block = c.count == 0 ? 0 : i / c.count;
-  const uint64_t within = c.count == 0 ? 0 : i % c.count;
-  const auto me = static_cast<uint64_t>(rank);
-  uint32_t sum = 0;
-  switch (c.coll) {
-    case Coll::kAllReduce:
-    case Coll::kReduce:
-      for (int r = 0; r < size; r++) sum += static_cast<uint32_t>(value(r, i));
-      return static_cast<int32_t>(sum);
-    case Coll::kReduceScatter:
-      for (int r = 0; r < size; r++) sum += static_cast<uint32_t>(value(r, me * c.count + i));
-      return static_cast<int32_t>(sum);
-    case Coll::kBroadcast:
-      return value(c.root, i);
-    case Coll::kAllGather:
-    case Coll::kGather:
-      return value(static_cast<int>(block), within);
-    case Coll::kScatter:
-      return value(c.root, me * c.count + i);
-    case Coll::kAllToAll:
-      return value(static_cast<int>(block), me * c.count + within);
-    default:
-      return 0;
-  }
-}
-
-void run_case(ShmRank& rank, const Case& c) {
+void run_case(ShmRank& rank, const Numbers& numbers, const Case& c) {
   const auto n = static_cast<uint64_t>(rank.size());
   const auto me = static_cast<uint64_t>(rank.rank());
   const bool root = rank.rank() == c.root;
@@ -113,9 +125,7 @@ void run_case(ShmRank& rank, const Case& c) {
     src = has_src ? buffers.get(in_count, arena) : nullptr;
     dst = has_dst ? buffers.get(out_count, arena) : nullptr;
   }
-  if (has_src) {
-    for (uint64_t i = 0; i < in_count; i++) src[i] = value(rank.rank(), i);
-  }
+  if (has_src) std::copy_n(numbers.of(rank.rank()), in_count, src);
   CollectiveArgs args;
   args.coll = c.coll;
   args.dtype = Dtype::kI32;
@@ -126,24 +136,26 @@ void run_case(ShmRank& rank, const Case& c) {
   args.dst = reinterpret_cast<std::byte*>(dst);
   const Status status = rank.call(args);
   if (!status.ok()) throw std::runtime_error(cat(text(c), ": ", status.text()));
-  for (uint64_t i = 0; has_dst && i < out_count; i++) {
-    if (dst[i] == expected(c, rank.rank(), rank.size(), i)) continue;
-    throw std::runtime_error(cat(text(c), " (", rank.lane().algorithm(), "): element ", i, " is ", dst[i],
-                                 ", not ", expected(c, rank.rank(), rank.size(), i)));
+  for (int block = 0; has_dst && block < (many_out ? rank.size() : 1); block++) {
+    const int32_t* const result = dst + static_cast<uint64_t>(block) * c.count;
+    const int32_t* const expected = numbers.expected(c, rank.rank(), block);
+    if (equal(result, expected, c.count)) continue;
+    const auto at = std::mismatch(result, result + c.count, expected);
+    throw std::runtime_error(cat(text(c), " (", rank.lane().algorithm(), "): element ", at.first - result,
+                                 " of block ", block, " is ", *at.first, ", not ", *at.second));
   }
   // A separate source is unchanged, and so are the bytes of an in-place one that are not the result.
   const bool whole = !c.in_place || !has_dst || many_in;
-  for (uint64_t i = 0; has_src && whole && i < in_count; i++) {
-    const bool overwritten =
-        c.in_place && has_dst && many_in && c.coll != Coll::kAllToAll && i / c.count == me;
-    if (!overwritten && src[i] != value(rank.rank(), i)) {
-      throw std::runtime_error(
-          cat(text(c), " (", rank.lane().algorithm(), "): source element ", i, " was changed"));
-    }
-  }
+  if (!has_src || !whole) return;
+  const int32_t* const given = numbers.of(rank.rank());
+  const bool overwritten = c.in_place && has_dst && many_in && c.coll != Coll::kAllToAll;
+  const uint64_t first = overwritten ? me * c.count : in_count;
+  const uint64_t rest = overwritten ? first + c.count : in_count;
+  if (!equal(src, given, first) || !equal(src + rest, given + rest, in_count - rest))
+    throw std::runtime_error(cat(text(c), " (", rank.lane().algorithm(), "): the source was changed"));
 }
 
-void every_collective(SocketLinks& links, bool pull) {
+void every_collective(SocketLinks& links, const Numbers& numbers, bool pull) {
   ShmRank rank(links, 64 << 20, pull ? "off,pull=1M" : "off");
   // By path: inline, halves, the ring with odd ends, pulled and mapped with several rounds.
   const std::vector<uint64_t> counts = {0, 1, 3, 12, 13, 1000, 4099, 40'000, 150'001, 700'003};
@@ -155,7 +167,7 @@ void every_collective(SocketLinks& links, bool pull) {
       if (blocks && count > 400'000 / static_cast<uint64_t>(rank.size())) continue;
       for (const Memory memory : {Memory::kPrivate, Memory::kArena, Memory::kMixed}) {
         for (const bool in_place : {false, true}) {
-          run_case(rank, {coll, count, memory, in_place, static_cast<int>(count) % rank.size()});
+          run_case(rank, numbers, {coll, count, memory, in_place, static_cast<int>(count) % rank.size()});
         }
       }
     }
@@ -169,7 +181,8 @@ TEST_CASE("every shm collective delivers its result, ranks as threads") {
     for (const int ranks : {1, 2, 3, 4, 7}) {
       if (!pull && ranks > 3) continue;
       INFO(ranks << " pull " << pull);
-      const LinkedBody body = [&](SocketLinks& links) { every_collective(links, pull); };
+      const Numbers numbers(ranks, 700'003);
+      const LinkedBody body = [&](SocketLinks& links) { every_collective(links, numbers, pull); };
       CHECK(failure_text(run_linked_threads(ranks, body)) == "");
     }
   }
@@ -180,8 +193,9 @@ TEST_CASE("every shm collective delivers its result, ranks as processes") {
   for (const bool pull : {false, true}) {
     for (const int ranks : {2, 3, 5}) {
       INFO(ranks << " pull " << pull);
+      const Numbers numbers(ranks, 700'003);
       CHECK(failure_text(run_linked_processes(
-                ranks, [&](SocketLinks& links) { every_collective(links, pull); })) == "");
+                ranks, [&](SocketLinks& links) { every_collective(links, numbers, pull); })) == "");
     }
   }
 }
@@ -192,7 +206,7 @@ void one_after_the_other(SocketLinks& links) {
   ShmRank rank(links, 8 << 20, "off,one-shot=4K,pull=8M");
   const uint64_t counts[] = {1'000, 30'000, 1'001, 170'000, 25'000, 400'003, 2'000, 65'536, 64};
   const auto ranks = static_cast<int32_t>(links.size());
-  for (int32_t number = 0; number < (kThreadSanitizer ? 90 : 600); number++) {
+  for (int32_t number = 0; number < (kSanitized ? 90 : 600); number++) {
     const uint64_t count = counts[static_cast<size_t>(number) % std::size(counts)];
     const auto value = [&](int32_t of, uint64_t i) {
       return number * 1'000 + of * 7 + static_cast<int32_t>(i % 97);
@@ -269,6 +283,7 @@ TEST_CASE("a lane after 2^39 inline operations still waits for its peers") {
 
 // More ranks than the test machines have cores: each path once.
 void many_ranks(SocketLinks& links) {
+  const Numbers numbers(links.size(), 160'000);
   ShmRank rank(links, 16 << 20);
   for (const Coll coll :
        {Coll::kAllReduce, Coll::kReduce, Coll::kBroadcast, Coll::kAllGather, Coll::kReduceScatter,
@@ -276,7 +291,7 @@ void many_ranks(SocketLinks& links) {
     const bool blocks = coll != Coll::kAllReduce && coll != Coll::kReduce && coll != Coll::kBroadcast;
     for (const uint64_t count : {uint64_t{1000}, blocks ? uint64_t{5000} : uint64_t{100'000}}) {
       for (const Memory memory : {Memory::kPrivate, Memory::kArena}) {
-        run_case(rank, {coll, count, memory, false, static_cast<int>(count) % rank.size()});
+        run_case(rank, numbers, {coll, count, memory, false, static_cast<int>(count) % rank.size()});
       }
     }
   }
@@ -292,12 +307,13 @@ TEST_CASE("thirty-two shm ranks as processes finish every collective", "[.][many
 }
 
 TEST_CASE("thirty-two shm ranks finish") {
-  CHECK(failure_text(run_linked_threads(32, [](SocketLinks& links) {
+  const Numbers numbers(32, 100'000);
+  CHECK(failure_text(run_linked_threads(32, [&](SocketLinks& links) {
           ShmRank rank(links, 8 << 20);
           for (const uint64_t count : {1, 100, 5000, 100'000}) {
-            run_case(rank, {Coll::kAllReduce, count, Memory::kArena, true, 0});
-            run_case(rank, {Coll::kAllReduce, count, Memory::kPrivate, true, 0});
+            run_case(rank, numbers, {Coll::kAllReduce, count, Memory::kArena, true, 0});
+            run_case(rank, numbers, {Coll::kAllReduce, count, Memory::kPrivate, true, 0});
           }
-          run_case(rank, {Coll::kAllToAll, 1000, Memory::kPrivate, false, 0});
+          run_case(rank, numbers, {Coll::kAllToAll, 1000, Memory::kPrivate, false, 0});
         })) == "");
 }
