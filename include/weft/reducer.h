@@ -79,6 +79,18 @@ typedef struct weft_plan {
 } weft_plan;
 #define WEFT_PLAN_INIT {sizeof(weft_plan), 0, NULL, NULL}
 
+/* Rule by which a re-plan chooses where buckets end. docs/reducer.md: "Buckets". */
+typedef int32_t weft_planner;
+#define WEFT_PLANNER_DEFAULT 0
+#define WEFT_PLANNER_LIMITS 1 /* at bucket_limits, in the order of readiness */
+/* Where a model of the step leaves least communication after the last gradient. The re-plan measures the
+ * cost of all-reduces (some tenths of a second). */
+#define WEFT_PLANNER_MODEL 2
+/* As MODEL; of the buckets that are ready at the same time, that with the first parameter of the list is
+ * launched first, because the next forward pass needs it first. */
+#define WEFT_PLANNER_FIRST_NEEDED 3
+#define WEFT_PLANNER_NONE 4 /* weft_reducer_options.replan only: never re-plans by itself */
+
 /* Divisor of sums, besides micro_batches. All but WORLD need WEFT_REDUCER_UNEVEN. */
 typedef int32_t weft_divide;
 #define WEFT_DIVIDE_WORLD 0   /* number of ranks */
@@ -112,7 +124,13 @@ typedef struct weft_reducer_options {
   uint32_t check_interval; /* steps 0, n, 2 n, ... begin with weft_reducer_check: where values differ begin
                               fails on all ranks, also those inside weft_reducer_join, and no step is open.
                               Ranks that have joined are not compared. Equal on all ranks; default 0: never */
-  uint32_t reserved2;      /* 0 */
+  weft_planner replan;     /* planner of the re-plan that the begin of the second synchronised step makes by
+                              itself, by the order of readiness. In view mode the views move: ask for them
+                              again after a begin that changed weft_reducer_stats.plan_generation. If a rank
+                              has no memory for new buckets all ranks keep the old ones, and the log and
+                              weft_reducer_report say so. With SHARDED it needs OWN_WHOLE. Equal on all
+                              ranks. Default: LIMITS in copy mode, except with SHARDED, GRAPH, a given plan,
+                              gradients on devices, or a hook without `replan`; else NONE */
 } weft_reducer_options;
 /* clang-format off */
 #define WEFT_REDUCER_OPTIONS_INIT \
@@ -160,33 +178,21 @@ typedef struct weft_reducer_options {
 /* View mode: ready accepts a gradient outside its view, laid out by the parameter's strides, and copies it
  * into the view; after local steps it adds it to what they left there. */
 #define WEFT_REDUCER_COPY_STRAYS UINT64_C(4096)
-/* View mode: the begin of the second synchronised step re-plans by the order of readiness, as in copy mode.
- * The views move: ask for them again after a begin that changed weft_reducer_stats.plan_generation. If a
- * rank has no memory for new buckets all ranks keep the old ones, and the log and weft_reducer_report say
- * so. */
-#define WEFT_REDUCER_REPLAN UINT64_C(8192)
-/* With REPLAN: by WEFT_PLANNER_MODEL. */
-#define WEFT_REDUCER_MODEL UINT64_C(16384)
-/* With MODEL: by WEFT_PLANNER_FIRST_NEEDED. */
-#define WEFT_REDUCER_FIRST_NEEDED UINT64_C(32768)
 /* With SHARDED, in view mode, over a backend whose ranks share memory (shm), without UNEVEN: every rank may
  * read all results in the owners' memory (weft_reducer_reduced_view). Every finish then commits, and the
  * next begin waits for all ranks' begin, within timeout_ms: between the two nobody writes into a view. */
-#define WEFT_REDUCER_REDUCED_VIEWS UINT64_C(65536)
+#define WEFT_REDUCER_REDUCED_VIEWS UINT64_C(8192)
 /* Steps may be captured into CUDA graphs (WEFT_BEGIN_CAPTURE). All gradients are dense and on the
  * communicator's device, over the nccl backend, with the default hook or fp16 or bf16 around it; no other
  * flag, no check_interval, no uses. The plan is fixed. Creates an additional NCCL communicator, and takes
  * the memory of the buckets once more on the device. */
-#define WEFT_REDUCER_GRAPH UINT64_C(131072)
+#define WEFT_REDUCER_GRAPH UINT64_C(16384)
 /* Creating the reducer does not copy rank 0's values (weft_param.parameter, also of STATE_ONLY and BUFFER)
  * to all ranks. Values on devices are never copied. */
-#define WEFT_REDUCER_KEEP_VALUES UINT64_C(262144)
+#define WEFT_REDUCER_KEEP_VALUES UINT64_C(32768)
 /* weft_reducer_ready_tensor refuses a gradient with other strides than its parameter's, instead of
  * copying. */
-#define WEFT_REDUCER_STRICT_STRIDES UINT64_C(524288)
-/* Never re-plans by itself. Otherwise copy mode does once, except with SHARDED, GRAPH, a given plan,
- * gradients on devices, or a hook without `replan`. */
-#define WEFT_REDUCER_KEEP_PLAN UINT64_C(1048576)
+#define WEFT_REDUCER_STRICT_STRIDES UINT64_C(65536)
 
 /* Fills options with its defaults, except param_size.
  * size: sizeof *options as the caller knows it.
@@ -532,23 +538,13 @@ WEFT_API weft_status weft_reducer_join(weft_reducer* reducer, const weft_join_op
 
 /* ---- Buckets ------------------------------------------------------------------------------------------- */
 
-/* Rule by which a re-plan chooses where buckets end. docs/reducer.md: "Buckets". */
-typedef int32_t weft_planner;
-#define WEFT_PLANNER_LIMITS 0 /* at bucket_limits */
-/* Where a model of the step leaves least communication after the last gradient. The call measures the cost
- * of all-reduces (some tenths of a second). */
-#define WEFT_PLANNER_MODEL 1
-/* As MODEL; of the buckets that are ready at the same time, that with the first parameter of the list is
- * launched first, because the next forward pass needs it first. */
-#define WEFT_PLANNER_FIRST_NEEDED 2
-
 /* Options of weft_reducer_replan. */
 typedef struct weft_replan_options {
   size_t struct_size;
   const weft_plan* plan;         /* the new plan, equal on all ranks; default: by the order of readiness */
   const uint64_t* bucket_limits; /* as in weft_reducer_options; default: those in use */
   uint32_t bucket_limit_count;   /* entries of bucket_limits */
-  weft_planner planner;          /* equal on all ranks; default WEFT_PLANNER_LIMITS; not with plan */
+  weft_planner planner;          /* equal on all ranks; default LIMITS; not with plan */
 } weft_replan_options;
 #define WEFT_REPLAN_OPTIONS_INIT {sizeof(weft_replan_options), NULL, NULL, 0, 0}
 

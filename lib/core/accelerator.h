@@ -36,7 +36,7 @@ class Accelerator {
  public:
   virtual ~Accelerator() = default;
   virtual const char* name() const = 0;  // "cuda"
-  // Loads the library on the first call. Returns kUnavailable with "because ..."; *detail describes the
+  // Loads the library on the first call. Returns kUnavailable with the reason; *detail describes the
   // library. The other calls require that this has succeeded.
   virtual Status probe(std::string* detail) = 0;
   // Returns true if query_pointer can tell where memory is: probe has succeeded, or notice_use has returned

@@ -71,7 +71,7 @@ struct Backend {
   // If the user names no backend, the highest that all ranks can use is chosen; below 0: never chosen
   // automatically.
   int preference;
-  // Returns ok, or kUnavailable with "because ..."; *detail describes what the backend will use. Cheap, and
+  // Returns ok, or kUnavailable with the reason; *detail describes what the backend will use. Cheap, and
   // without communication.
   Status (*find)(const Libraries& libraries, std::string* detail);
   Status probe(std::string* detail, const Libraries& libraries = {}) const { return find(libraries, detail); }

@@ -37,7 +37,6 @@ constexpr std::array kExcluded = {
     NamedFlag{WEFT_REDUCER_SPARSE_FIXED, "WEFT_REDUCER_SPARSE_FIXED"},
     NamedFlag{WEFT_REDUCER_DETERMINISTIC, "WEFT_REDUCER_DETERMINISTIC"},
     NamedFlag{WEFT_REDUCER_COPY_STRAYS, "WEFT_REDUCER_COPY_STRAYS"},
-    NamedFlag{WEFT_REDUCER_REPLAN, "WEFT_REDUCER_REPLAN"},
 };
 
 Status unsupported(const std::string& what) {

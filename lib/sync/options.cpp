@@ -1,5 +1,7 @@
 #include "sync/options.h"
 
+#include <iterator>
+
 #include "base/arguments.h"
 #include "base/text.h"
 #include "sync/captures.h"
@@ -16,11 +18,9 @@ constexpr NamedValue kFlags[] = {
     WEFT_NAMED(WEFT_REDUCER_SHARDED),       WEFT_NAMED(WEFT_REDUCER_OWN_WHOLE),
     WEFT_NAMED(WEFT_REDUCER_NORMS),         WEFT_NAMED(WEFT_REDUCER_ACCUMULATE_F32),
     WEFT_NAMED(WEFT_REDUCER_SPARSE_FIXED),  WEFT_NAMED(WEFT_REDUCER_DETERMINISTIC),
-    WEFT_NAMED(WEFT_REDUCER_COPY_STRAYS),   WEFT_NAMED(WEFT_REDUCER_REPLAN),
-    WEFT_NAMED(WEFT_REDUCER_MODEL),         WEFT_NAMED(WEFT_REDUCER_FIRST_NEEDED),
-    WEFT_NAMED(WEFT_REDUCER_REDUCED_VIEWS), WEFT_NAMED(WEFT_REDUCER_GRAPH),
-    WEFT_NAMED(WEFT_REDUCER_KEEP_VALUES),   WEFT_NAMED(WEFT_REDUCER_STRICT_STRIDES),
-    WEFT_NAMED(WEFT_REDUCER_KEEP_PLAN)};
+    WEFT_NAMED(WEFT_REDUCER_COPY_STRAYS),   WEFT_NAMED(WEFT_REDUCER_REDUCED_VIEWS),
+    WEFT_NAMED(WEFT_REDUCER_GRAPH),         WEFT_NAMED(WEFT_REDUCER_KEEP_VALUES),
+    WEFT_NAMED(WEFT_REDUCER_STRICT_STRIDES)};
 
 constexpr const char* kReducedViews =
     "WEFT_REDUCER_REDUCED_VIEWS needs WEFT_REDUCER_SHARDED and weft_reducer_options.mode WEFT_GRADIENT_VIEW: "
@@ -37,17 +37,10 @@ constexpr Rule kRules[] = {
     {WEFT_REDUCER_STOP_WHEN_EXHAUSTED, WEFT_REDUCER_UNEVEN, 0,
      "WEFT_REDUCER_STOP_WHEN_EXHAUSTED needs WEFT_REDUCER_UNEVEN"},
     {WEFT_REDUCER_OWN_WHOLE, WEFT_REDUCER_SHARDED, 0, "WEFT_REDUCER_OWN_WHOLE needs WEFT_REDUCER_SHARDED"},
-    {WEFT_REDUCER_MODEL, WEFT_REDUCER_REPLAN, 0, "WEFT_REDUCER_MODEL needs WEFT_REDUCER_REPLAN"},
-    {WEFT_REDUCER_FIRST_NEEDED, WEFT_REDUCER_MODEL, 0, "WEFT_REDUCER_FIRST_NEEDED needs WEFT_REDUCER_MODEL"},
     {WEFT_REDUCER_REDUCED_VIEWS, WEFT_REDUCER_SHARDED, 0, kReducedViews},
     {WEFT_REDUCER_REDUCED_VIEWS, 0, WEFT_REDUCER_UNEVEN,
      "WEFT_REDUCER_REDUCED_VIEWS excludes WEFT_REDUCER_UNEVEN: a rank that has joined does not report "
      "when it has read the results"},
-    {WEFT_REDUCER_REPLAN, 0, WEFT_REDUCER_KEEP_PLAN,
-     "WEFT_REDUCER_REPLAN excludes WEFT_REDUCER_KEEP_PLAN: set only one of them"},
-    {WEFT_REDUCER_SHARDED | WEFT_REDUCER_REPLAN, WEFT_REDUCER_OWN_WHOLE, 0,
-     "WEFT_REDUCER_SHARDED with WEFT_REDUCER_REPLAN also needs WEFT_REDUCER_OWN_WHOLE: otherwise the re-plan "
-     "after the first step would assign slices to other ranks"},
 };
 
 Status check_rules(uint64_t flags) {
@@ -88,6 +81,33 @@ Status check_mode(const weft_reducer_options& options) {
   return {};
 }
 
+// Checks the planner of the automatic re-plan.
+Status check_replan(const weft_reducer_options& options) {
+  constexpr NamedValue kPlanners[] = {WEFT_NAMED(WEFT_PLANNER_DEFAULT), WEFT_NAMED(WEFT_PLANNER_LIMITS),
+                                      WEFT_NAMED(WEFT_PLANNER_MODEL), WEFT_NAMED(WEFT_PLANNER_FIRST_NEEDED),
+                                      WEFT_NAMED(WEFT_PLANNER_NONE)};
+  WEFT_TRY(check_choice("weft_reducer_options.replan", options.replan, kPlanners));
+  const auto refuse = [&](const char* why) {
+    return Status::error(Code::kArg,
+                         cat("weft_reducer_options.replan is ", planner_name(options.replan), why));
+  };
+  if (!replans(options.replan)) return {};
+  if (options.mode == WEFT_GRADIENT_IN_PLACE) {
+    return refuse(
+        ", which mode WEFT_GRADIENT_IN_PLACE excludes: use WEFT_GRADIENT_VIEW or WEFT_GRADIENT_COPY with it");
+  }
+  if ((options.flags & WEFT_REDUCER_GRAPH) != 0) {
+    return refuse(", which WEFT_REDUCER_GRAPH excludes: captured graphs contain the plan");
+  }
+  if ((options.flags & WEFT_REDUCER_SHARDED) != 0 && (options.flags & WEFT_REDUCER_OWN_WHOLE) == 0) {
+    return refuse(
+        ", which with WEFT_REDUCER_SHARDED also needs WEFT_REDUCER_OWN_WHOLE: otherwise the re-plan after "
+        "the "
+        "first step would assign slices to other ranks");
+  }
+  return {};
+}
+
 Status check_divisor(const weft_reducer_options& options) {
   constexpr NamedValue kDivisors[] = {WEFT_NAMED(WEFT_DIVIDE_WORLD), WEFT_NAMED(WEFT_DIVIDE_ACTIVE),
                                       WEFT_NAMED(WEFT_DIVIDE_WEIGHTS)};
@@ -117,6 +137,14 @@ Status check_root(const weft_reducer_options& options, int size) {
 
 }  // namespace
 
+const char* planner_name(weft_planner planner) {
+  static constexpr const char* kNames[] = {"WEFT_PLANNER_DEFAULT", "WEFT_PLANNER_LIMITS",
+                                           "WEFT_PLANNER_MODEL", "WEFT_PLANNER_FIRST_NEEDED",
+                                           "WEFT_PLANNER_NONE"};
+  const bool known = planner >= 0 && static_cast<size_t>(planner) < std::size(kNames);
+  return known ? kNames[planner] : "unknown";
+}
+
 Status check_limits(const uint64_t* limits, uint64_t count) {
   if (count > 0 && limits == nullptr)
     return Status::error(Code::kArg, cat("bucket_limits is NULL, but bucket_limit_count is ", count));
@@ -129,13 +157,13 @@ Status check_options(const weft_reducer_options& options, int size) {
   WEFT_TRY(check_rules(options.flags));
   WEFT_TRY(Captures::check(options.flags, options.check_interval));
   WEFT_TRY(check_mode(options));
+  WEFT_TRY(check_replan(options));
   WEFT_TRY(check_divisor(options));
   WEFT_TRY(check_root(options, size));
   WEFT_TRY(check_limits(options.bucket_limits, options.bucket_limit_count));
-  if (options.reserved != 0 || options.reserved2 != 0)
-    return Status::error(
-        Code::kArg, cat("weft_reducer_options.", options.reserved != 0 ? "reserved" : "reserved2", " is ",
-                        options.reserved != 0 ? options.reserved : options.reserved2, ": it must be 0"));
+  if (options.reserved != 0)
+    return Status::error(Code::kArg,
+                         cat("weft_reducer_options.reserved is ", options.reserved, ": it must be 0"));
   constexpr NamedValue kDtypes[] = {{0, "the gradients' own"},
                                     WEFT_NAMED(WEFT_DTYPE_F16),
                                     WEFT_NAMED(WEFT_DTYPE_BF16),

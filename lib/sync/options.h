@@ -12,5 +12,11 @@ namespace weft {
 Status check_options(const weft_reducer_options& options, int size);
 // Checks a list of bucket limits.
 Status check_limits(const uint64_t* limits, uint64_t count);
+// Returns the name of a planner, which another rank may have sent.
+const char* planner_name(weft_planner planner);
+// True if a reducer with this planner as weft_reducer_options.replan re-plans by itself.
+inline bool replans(weft_planner planner) {
+  return planner != WEFT_PLANNER_DEFAULT && planner != WEFT_PLANNER_NONE;
+}
 
 }  // namespace weft

@@ -1,6 +1,7 @@
 #include "sync/proposal.h"
 
 #include "base/text.h"
+#include "sync/options.h"
 
 namespace weft {
 
@@ -12,6 +13,7 @@ Bytes Proposal::write() const {
       .put(buffers_root)
       .put(check_interval)
       .put(reduce_dtype)
+      .put(replan)
       .put(uint32_t{in_place})
       .put(static_cast<uint32_t>(limits.size()));
   for (const uint64_t limit : limits) writer.put(limit);
@@ -28,6 +30,7 @@ Status Proposal::read(ByteView bytes, Proposal* out) {
   out->buffers_root = reader.get<int32_t>();
   out->check_interval = reader.get<uint32_t>();
   out->reduce_dtype = reader.get<int32_t>();
+  out->replan = reader.get<weft_planner>();
   out->in_place = reader.get<uint32_t>() != 0;
   const auto limits = reader.get<uint32_t>();
   for (uint32_t i = 0; i < limits && reader.ok(); i++) out->limits.push_back(reader.get<uint64_t>());
@@ -35,7 +38,7 @@ Status Proposal::read(ByteView bytes, Proposal* out) {
   out->uses = reader.get<uint64_t>();
   if (!reader.ok()) return Status::error(Code::kMismatch, "the reducer options that it sent are malformed");
   const size_t read =
-      sizeof(uint32_t) * 7 + sizeof(uint64_t) * 3 + out->hook.size() + limits * sizeof(uint64_t);
+      sizeof(uint32_t) * 8 + sizeof(uint64_t) * 3 + out->hook.size() + limits * sizeof(uint64_t);
   return Manifest::read(bytes.subspan(read), &out->manifest);
 }
 
@@ -76,6 +79,10 @@ std::string proposal_difference(int rank, ByteView mine, int other_rank, ByteVie
     };
     return cat("weft_reducer_options.reduce_dtype is ", type(a.reduce_dtype), " on rank ", rank, " and ",
                type(b.reduce_dtype), " on rank ", other_rank);
+  }
+  if (a.replan != b.replan) {
+    return cat("weft_reducer_options.replan is ", planner_name(a.replan), " on rank ", rank, " and ",
+               planner_name(b.replan), " on rank ", other_rank);
   }
   if (a.buffers_root != b.buffers_root) {
     return cat("weft_reducer_options.buffers_root is ", a.buffers_root, " on rank ", rank, " and ",

@@ -288,7 +288,7 @@ class Reducer {
   History history_;                      // guarded by mutex_
   Status last_error_;                    // guarded by mutex_
   bool warned_of_error_memory_ = false;  // guarded by mutex_
-  // Why automatic re-planning kept the buckets (WEFT_REDUCER_REPLAN); guarded by mutex_.
+  // Why automatic re-planning kept the buckets (weft_reducer_options.replan); guarded by mutex_.
   std::string plan_kept_;
 };
 

@@ -23,8 +23,9 @@ struct PlanVote {
   static constexpr uint32_t kBrings = 4;   // ... with its own plan
   static constexpr uint32_t kKnows = 8;    // it has recorded an order of readiness
   static constexpr uint32_t kModels = 16;  // ... with WEFT_PLANNER_MODEL
-  static constexpr uint32_t kItself = 32;  // the re-plan is automatic, from begin (WEFT_REDUCER_REPLAN)
-  static constexpr uint32_t kNeeds = 64;   // ... with WEFT_PLANNER_FIRST_NEEDED, which implies the model
+  static constexpr uint32_t kItself =
+      32;  // the re-plan is automatic, from begin (weft_reducer_options.replan)
+  static constexpr uint32_t kNeeds = 64;  // ... with WEFT_PLANNER_FIRST_NEEDED, which implies the model
   uint32_t flags = 0;
   uint32_t limits = 0;  // number of limits it requests
   uint64_t wish = 0;    // digest of its request
@@ -41,23 +42,22 @@ struct PlanRequest {
   std::vector<std::vector<uint32_t>> buckets;  // empty: by the order of readiness
   bool by_model = false;                       // ... and the model of a step
   bool by_need = false;                        // ... and launched in the order in which they are needed
-  bool by_itself = false;                      // WEFT_REDUCER_REPLAN: an impossible plan is no error
+  bool by_itself = false;                      // weft_reducer_options.replan: an impossible plan is no error
 
   static Status read(const weft_replan_options& options, const Manifest& manifest, PlanRequest* request);
   uint64_t digest() const;
 };
 
 Status PlanRequest::read(const weft_replan_options& options, const Manifest& manifest, PlanRequest* request) {
-  constexpr NamedValue kPlanners[] = {WEFT_NAMED(WEFT_PLANNER_LIMITS), WEFT_NAMED(WEFT_PLANNER_MODEL),
-                                      WEFT_NAMED(WEFT_PLANNER_FIRST_NEEDED)};
+  constexpr NamedValue kPlanners[] = {WEFT_NAMED(WEFT_PLANNER_DEFAULT), WEFT_NAMED(WEFT_PLANNER_LIMITS),
+                                      WEFT_NAMED(WEFT_PLANNER_MODEL), WEFT_NAMED(WEFT_PLANNER_FIRST_NEEDED)};
   WEFT_TRY(check_choice("weft_replan_options.planner", options.planner, kPlanners));
-  request->by_model = options.planner != WEFT_PLANNER_LIMITS;
+  request->by_model = options.planner == WEFT_PLANNER_MODEL || options.planner == WEFT_PLANNER_FIRST_NEEDED;
   request->by_need = options.planner == WEFT_PLANNER_FIRST_NEEDED;
   if (request->by_model && options.plan != nullptr) {
-    return Status::error(Code::kArg,
-                         cat("weft_replan_options.plan is set and its planner is ",
-                             request->by_need ? "WEFT_PLANNER_FIRST_NEEDED" : "WEFT_PLANNER_MODEL",
-                             ": pass a plan or a planner, not both"));
+    return Status::error(
+        Code::kArg, cat("weft_replan_options.plan is set and its planner is ", planner_name(options.planner),
+                        ": pass a plan or a planner, not both"));
   }
   WEFT_TRY(check_limits(options.bucket_limits, options.bucket_limit_count));
   request->limits.assign(options.bucket_limits, options.bucket_limits + options.bucket_limit_count);
@@ -319,11 +319,11 @@ void Reducer::keep_plan(const Status& why) {
 // many steps and take part in every re-plan, so they agree on the time. Not while another rank may retry the
 // step, because a retry begins without a re-plan.
 Status Reducer::replan_by_itself() {
-  if (!state_->replans || replanned_ || stats_.steps == 0 || may_retry_) return {};
+  if (!replans(state_->replan) || replanned_ || stats_.steps == 0 || may_retry_) return {};
   WEFT_TRY(open_replan());
   PlanRequest request;
-  request.by_model = state_->models;
-  request.by_need = state_->needs;
+  request.by_model = state_->replan != WEFT_PLANNER_LIMITS;
+  request.by_need = state_->replan == WEFT_PLANNER_FIRST_NEEDED;
   request.by_itself = true;
   return take_plan(&request, {});
 }

@@ -26,21 +26,17 @@ constexpr std::pair<uint64_t, const char*> kFlags[] = {
     {WEFT_REDUCER_SPARSE_FIXED, "sparse_fixed"},
     {WEFT_REDUCER_DETERMINISTIC, "deterministic"},
     {WEFT_REDUCER_COPY_STRAYS, "copy_strays"},
-    {WEFT_REDUCER_REPLAN, "replan"},
-    {WEFT_REDUCER_MODEL, "model"},
-    {WEFT_REDUCER_FIRST_NEEDED, "first_needed"},
     {WEFT_REDUCER_REDUCED_VIEWS, "reduced_views"},
     {WEFT_REDUCER_GRAPH, "graph"},
     {WEFT_REDUCER_KEEP_VALUES, "keep_values"},
-    {WEFT_REDUCER_STRICT_STRIDES, "strict_strides"},
-    {WEFT_REDUCER_KEEP_PLAN, "keep_plan"}};
+    {WEFT_REDUCER_STRICT_STRIDES, "strict_strides"}};
 
 constexpr uint64_t all_flags() {
   uint64_t all = 0;
   for (const auto& [flag, text] : kFlags) all |= flag;
   return all;
 }
-static_assert(all_flags() == WEFT_REDUCER_KEEP_PLAN * 2 - 1, "a flag has no name in the report");
+static_assert(all_flags() == WEFT_REDUCER_STRICT_STRIDES * 2 - 1, "a flag has no name in the report");
 
 struct NamedTime {
   const char* name;
@@ -55,6 +51,7 @@ constexpr NamedTime kNamedTimes[] = {{"step", &StepTimes::step_ns},
 // Returns the options of the reducer.
 Json setting_json(const ReducerState& s, const weft_reducer_stats& stats) {
   static constexpr const char* kDivisors[] = {"world", "active", "weights"};
+  static constexpr const char* kPlanners[] = {"default", "limits", "model", "first_needed", "none"};
   Json dtypes = Json::array(), flags = Json::array();
   for (const PlannedBucket& bucket : s.plan.buckets) {
     const std::string text = name(bucket.dtype);
@@ -84,6 +81,7 @@ Json setting_json(const ReducerState& s, const weft_reducer_stats& stats) {
           {"buffers_root", root},
           {"check_interval", s.pre_step ? s.pre_step->check_interval() : 0},
           {"bucket_limits", s.limits},
+          {"replan", kPlanners[s.replan]},
           {"plan_generation", stats.plan_generation}};
 }
 

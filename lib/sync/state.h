@@ -57,10 +57,8 @@ struct ReducerState {
   bool ordered = false;             // WEFT_REDUCER_DETERMINISTIC
   bool strays = false;              // WEFT_REDUCER_COPY_STRAYS
   Buckets::Hold hold = Buckets::Hold::kCommunicated;
-  bool replans = false;  // re-plans automatically after the first synchronised step; equal on all ranks
-  bool models = false;   // WEFT_REDUCER_MODEL
-  bool needs = false;    // WEFT_REDUCER_FIRST_NEEDED
-  bool shares_results = false;  // WEFT_REDUCER_REDUCED_VIEWS
+  weft_planner replan = WEFT_PLANNER_NONE;  // of the automatic re-plan; equal on all ranks
+  bool shares_results = false;              // WEFT_REDUCER_REDUCED_VIEWS
   HandshakeRules rules;
   Bytes wanted;             // what the ranks agreed on when the reducer was created
   uint64_t hook_bytes = 0;  // memory of the hook's state
@@ -136,9 +134,7 @@ struct ReducerState {
     next->fixed = fixed;
     next->ordered = ordered;
     next->strays = strays;
-    next->replans = replans;
-    next->models = models;
-    next->needs = needs;
+    next->replan = replan;
     next->shares_results = shares_results;
     next->rules = rules;
     next->wanted = wanted;

@@ -228,19 +228,20 @@ class Messages {
 
 Status start_together(const Agreement& agreement, ReducerState* state, bool given_plan) {
   ReducerState& s = *state;
-  constexpr uint64_t kKeepsPlan =
-      WEFT_REDUCER_KEEP_PLAN | WEFT_REDUCER_REPLAN | WEFT_REDUCER_GRAPH | WEFT_REDUCER_SHARDED;
-  if ((s.flags & kKeepsPlan) == 0 && !given_plan) {
+  if (s.replan == WEFT_PLANNER_DEFAULT && (s.flags & (WEFT_REDUCER_GRAPH | WEFT_REDUCER_SHARDED)) == 0 &&
+      !given_plan) {
     // A re-plan frees pinned memory, which waits for the device. A stream there may be waiting for the
     // program.
     const bool may = s.copy && s.hook->can_replan() && !s.manifest.has_devices();
     const auto mine = static_cast<std::byte>(may ? 1 : 0);
     std::vector<Bytes> all;
     WEFT_TRY(s.comm->agree({&mine, 1}, &all, agreement.deadline));
-    s.replans = std::all_of(all.begin(), all.end(), [](const Bytes& theirs) {
+    const bool all_may = std::all_of(all.begin(), all.end(), [](const Bytes& theirs) {
       return theirs.size() == 1 && theirs.front() == std::byte{1};
     });
+    if (all_may) s.replan = WEFT_PLANNER_LIMITS;
   }
+  if (s.replan == WEFT_PLANNER_DEFAULT) s.replan = WEFT_PLANNER_NONE;
   if ((s.flags & WEFT_REDUCER_KEEP_VALUES) != 0) return {};
   const std::vector<uint32_t> params = params_with_values(s);
   ParamBits values(Presence::words(s.manifest.params.size()));

@@ -166,7 +166,7 @@ class ReducerOptions(Sized):
                 ("hook", c_void_p), ("on_bucket", bucket_fn), ("on_bucket_user_data", c_void_p),
                 ("timeout_ms", c_int64), ("flags", c_uint64), ("divide_by", c_int32), ("reserved", c_uint32),
                 ("plan", P(Plan)), ("reduce_dtype", c_int32), ("buffers_root", c_int32), ("check_interval", c_uint32),
-                ("reserved2", c_uint32)]
+                ("replan", c_int32)]
 
 
 class BeginOptions(Sized):

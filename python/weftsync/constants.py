@@ -190,14 +190,10 @@ class ReducerFlag(enum.IntFlag):
     SPARSE_FIXED = 1024
     DETERMINISTIC = 2048
     COPY_STRAYS = 4096
-    REPLAN = 8192
-    MODEL = 16384
-    FIRST_NEEDED = 32768
-    REDUCED_VIEWS = 65536
-    GRAPH = 131072
-    KEEP_VALUES = 262144
-    STRICT_STRIDES = 524288
-    KEEP_PLAN = 1048576
+    REDUCED_VIEWS = 8192
+    GRAPH = 16384
+    KEEP_VALUES = 32768
+    STRICT_STRIDES = 65536
 
 
 class ParamFlag(enum.IntFlag):
@@ -218,14 +214,18 @@ class BroadcastFlag(enum.IntFlag):
 class Planner(enum.IntEnum):
     """Methods to divide parameters into buckets.
 
+    DEFAULT       as documented where it is used
     LIMITS        by bucket_limits
     MODEL         by a cost model of the step, which minimises the communication after the last gradient
     FIRST_NEEDED  as MODEL; of the buckets that are ready, the one that the next forward pass needs first is launched
+    NONE          Reducer(replan=...) only: never
     """
 
-    LIMITS = 0
-    MODEL = 1
-    FIRST_NEEDED = 2
+    DEFAULT = 0
+    LIMITS = 1
+    MODEL = 2
+    FIRST_NEEDED = 3
+    NONE = 4
 
 
 class Divide(enum.IntEnum):

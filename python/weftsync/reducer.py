@@ -65,14 +65,12 @@ class Reducer(Handle):
     deterministic        True: the same bits for every backend, algorithm and plan, at the cost of more traffic between
                          hosts
     copy_strays          view mode: `ready` accepts a gradient outside its view, and copies it into the view
-    replan               True: re-plan the buckets by the ready order as the second synchronised step begins. In view
-                         mode the views move: get `views` again
-    model                with replan: use Planner.MODEL
-    first_needed         with model: use Planner.FIRST_NEEDED
+    replan               planner ("limits", "model", "first_needed", "none") of the re-plan by the ready order as the
+                         second synchronised step begins. In view mode the views move: get `views` again. "default":
+                         "limits" in copy mode where possible, else "none"
     reduced_views        with sharded, in view mode, over shm: results are readable in their owners' memory, see
                          `reduced_view`
     keep_values          True: do not copy rank 0's values to all ranks at creation
-    keep_plan            copy mode: do not re-plan after the first synchronised step
     strict_strides       True: a gradient with other strides than its parameter raises WeftError; False: it is copied
 
     Raises ValueError for an unknown choice or an array that does not fit. `close` in the middle of a synchronised step
@@ -93,9 +91,8 @@ class Reducer(Handle):
                  sharded: bool = False, own_whole: bool = False, sparse_fixed: bool = False,
                  plan: Optional[Sequence[Sequence[Union[int, str]]]] = None,
                  reduce_dtype: Optional[Union[DType, str]] = None, accumulate_f32: bool = False,
-                 deterministic: bool = False, copy_strays: bool = False, replan: bool = False,
-                 model: bool = False, first_needed: bool = False, reduced_views: bool = False,
-                 keep_values: bool = False, keep_plan: bool = False, strict_strides: bool = False) -> None:
+                 deterministic: bool = False, copy_strays: bool = False, replan: Union[Planner, str] = Planner.DEFAULT,
+                 reduced_views: bool = False, keep_values: bool = False, strict_strides: bool = False) -> None:
         self.comm = comm
         self.params = list(params)
         self.mode = choice(GradientMode, mode, "mode")
@@ -122,13 +119,13 @@ class Reducer(Handle):
                              (sharded, ReducerFlag.SHARDED), (own_whole, ReducerFlag.OWN_WHOLE),
                              (sparse_fixed, ReducerFlag.SPARSE_FIXED),
                              (accumulate_f32, ReducerFlag.ACCUMULATE_F32), (deterministic, ReducerFlag.DETERMINISTIC),
-                             (copy_strays, ReducerFlag.COPY_STRAYS), (replan, ReducerFlag.REPLAN),
-                             (model, ReducerFlag.MODEL), (first_needed, ReducerFlag.FIRST_NEEDED),
+                             (copy_strays, ReducerFlag.COPY_STRAYS),
                              (reduced_views, ReducerFlag.REDUCED_VIEWS), (keep_values, ReducerFlag.KEEP_VALUES),
-                             (keep_plan, ReducerFlag.KEEP_PLAN), (strict_strides, ReducerFlag.STRICT_STRIDES)):
+                             (strict_strides, ReducerFlag.STRICT_STRIDES)):
             options.flags |= flag if wanted else 0
         options.buffers_root, options.check_interval = _root(buffers_root), check_interval
         options.divide_by = choice(Divide, divide_by, "divide_by")
+        options.replan = choice(Planner, replan, "replan")
         if reduce_dtype is not None:
             options.reduce_dtype = choice(DType, reduce_dtype, "reduce_dtype")
         handle, error = ctypes.c_void_p(), _abi.Error()

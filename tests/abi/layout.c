@@ -245,7 +245,7 @@ int main(void) {
   FIELD(weft_reducer_options, reduce_dtype);
   FIELD(weft_reducer_options, buffers_root);
   FIELD(weft_reducer_options, check_interval);
-  FIELD(weft_reducer_options, reserved2);
+  FIELD(weft_reducer_options, replan);
   STRUCT(weft_begin_options);
   FIELD(weft_begin_options, struct_size);
   FIELD(weft_begin_options, flags);

@@ -514,6 +514,12 @@ typedef struct weft_plan {
   const uint64_t* params;
 } weft_plan;
 #define WEFT_PLAN_INIT {sizeof(weft_plan), 0, NULL, NULL}
+typedef int32_t weft_planner;
+#define WEFT_PLANNER_DEFAULT 0
+#define WEFT_PLANNER_LIMITS 1
+#define WEFT_PLANNER_MODEL 2
+#define WEFT_PLANNER_FIRST_NEEDED 3
+#define WEFT_PLANNER_NONE 4
 typedef int32_t weft_divide;
 #define WEFT_DIVIDE_WORLD 0
 #define WEFT_DIVIDE_ACTIVE 1
@@ -538,7 +544,7 @@ typedef struct weft_reducer_options {
   weft_dtype reduce_dtype;
   int32_t buffers_root;
   uint32_t check_interval;
-  uint32_t reserved2;
+  weft_planner replan;
 } weft_reducer_options;
 #define WEFT_REDUCER_OPTIONS_INIT \
   {sizeof(weft_reducer_options), NULL, 0, sizeof(weft_param), 0, 0, NULL, NULL, NULL, NULL, 0, 0, 0, 0, \
@@ -556,14 +562,10 @@ typedef struct weft_reducer_options {
 #define WEFT_REDUCER_SPARSE_FIXED UINT64_C(1024)
 #define WEFT_REDUCER_DETERMINISTIC UINT64_C(2048)
 #define WEFT_REDUCER_COPY_STRAYS UINT64_C(4096)
-#define WEFT_REDUCER_REPLAN UINT64_C(8192)
-#define WEFT_REDUCER_MODEL UINT64_C(16384)
-#define WEFT_REDUCER_FIRST_NEEDED UINT64_C(32768)
-#define WEFT_REDUCER_REDUCED_VIEWS UINT64_C(65536)
-#define WEFT_REDUCER_GRAPH UINT64_C(131072)
-#define WEFT_REDUCER_KEEP_VALUES UINT64_C(262144)
-#define WEFT_REDUCER_STRICT_STRIDES UINT64_C(524288)
-#define WEFT_REDUCER_KEEP_PLAN UINT64_C(1048576)
+#define WEFT_REDUCER_REDUCED_VIEWS UINT64_C(8192)
+#define WEFT_REDUCER_GRAPH UINT64_C(16384)
+#define WEFT_REDUCER_KEEP_VALUES UINT64_C(32768)
+#define WEFT_REDUCER_STRICT_STRIDES UINT64_C(65536)
 WEFT_API weft_status weft_reducer_options_init(weft_reducer_options* options, size_t size);
 WEFT_API weft_status weft_reducer_create(weft_comm* comm, const weft_reducer_options* options,
                                          weft_reducer** reducer, weft_error* error);
@@ -684,10 +686,6 @@ typedef struct weft_join_result {
 #define WEFT_JOIN_RESULT_INIT {sizeof(weft_join_result), 0, 0, 0}
 WEFT_API weft_status weft_reducer_join(weft_reducer* reducer, const weft_join_options* options,
                                        weft_join_result* result);
-typedef int32_t weft_planner;
-#define WEFT_PLANNER_LIMITS 0
-#define WEFT_PLANNER_MODEL 1
-#define WEFT_PLANNER_FIRST_NEEDED 2
 typedef struct weft_replan_options {
   size_t struct_size;
   const weft_plan* plan;

@@ -77,6 +77,7 @@ class ReducerPair {
     uint64_t limit = 0;  // of buckets
     std::string hook = "allreduce";
     std::string hook_options;
+    weft_planner replan = WEFT_PLANNER_DEFAULT;
   };
 
   ReducerPair(Rank& rank, const std::vector<Tensor>& tensors, const Options& options)
@@ -287,6 +288,7 @@ class ReducerPair {
     options.bucket_limit_count = 1;
     options.hook = hooks_[device ? 1 : 0];
     options.flags = options_.flags;
+    options.replan = options_.replan;
     options.divide_by = options_.divide_by;
     options.reduce_dtype = options_.reduce_dtype;
     return weft_reducer_create(rank_.comm, &options, reducer, &error) == WEFT_OK ? "" : error.text;

@@ -718,7 +718,7 @@ TEST_CASE("an argument that is not allowed is named, with its value and what is 
       {"weft_broadcast_options.timeout_ms", "is -2", kMs, [](R& r) { return with_broadcast(r, 0, -2, 0); }},
       {"weft_broadcast_options.root", "is 4", "0 to 0 and WEFT_ROOT_LAST_ACTIVE (-1)",
        [](R& r) { return with_broadcast(r, 0, 0, 4); }},
-      {"weft_replan_options.planner", "is 12", "WEFT_PLANNER_LIMITS (0), WEFT_PLANNER_MODEL (1)",
+      {"weft_replan_options.planner", "is 12", "WEFT_PLANNER_LIMITS (1), WEFT_PLANNER_MODEL (2)",
        [](R& r) { return with_replan(r, 12); }},
       {"timeout_ms", "is -3", "WEFT_TIMEOUT_INFINITE (-1), and WEFT_TIMEOUT_POLL (-2)",
        [](R& r) { return r.of(r.plain, weft_reducer_wait_param(r.plain, 0, -3)); }},

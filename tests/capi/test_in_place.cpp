@@ -93,7 +93,7 @@ void compare(Rank& r, Findings& f, const char* hook_name, int32_t reduce_dtype,
     std::vector<float>& memory = in_place ? own : copied;
     Flat flat(in_place ? WEFT_GRADIENT_IN_PLACE : WEFT_GRADIENT_COPY, memory.data(), gaps);
     flat.options.reduce_dtype = reduce_dtype;
-    flat.options.flags = WEFT_REDUCER_KEEP_PLAN;
+    flat.options.replan = WEFT_PLANNER_NONE;
     weft_hook* hook = nullptr;
     f.expect(weft_hook_create(r.context, hook_name, nullptr, &hook) == WEFT_OK);
     flat.options.hook = hook;
@@ -220,7 +220,8 @@ TEST_CASE("what cannot be reduced in place is refused on all ranks, naming the p
          flat.params[1].flags = WEFT_PARAM_SPARSE;
          flat.params[1].gradient = nullptr;
        }},
-      {"excludes WEFT_REDUCER_REPLAN", [](Flat& flat) { flat.options.flags = WEFT_REDUCER_REPLAN; }},
+      {"replan is WEFT_PLANNER_LIMITS, which mode WEFT_GRADIENT_IN_PLACE excludes",
+       [](Flat& flat) { flat.options.replan = WEFT_PLANNER_LIMITS; }},
       {"reduce_dtype is f32, which needs more memory than a bf16 gradient",
        [](Flat& flat) {
          for (weft_param& param : flat.params) param.dtype = WEFT_DTYPE_BF16;

@@ -94,12 +94,14 @@ struct Environment {
   Environment(const Environment&) = delete;
   Environment& operator=(const Environment&) = delete;
 
-  weft_status create_reducer(uint64_t flags = 0, uint32_t check_interval = 0) {
+  weft_status create_reducer(uint64_t flags = 0, uint32_t check_interval = 0,
+                             weft_planner replan = WEFT_PLANNER_DEFAULT) {
     weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
     options.params = &param;
     options.param_count = 1;
     options.flags = flags;
     options.check_interval = check_interval;
+    options.replan = replan;
     weft_error error = WEFT_ERROR_INIT;
     return weft_reducer_create(r.comm, &options, &reducer, &error);
   }
@@ -186,7 +188,7 @@ std::vector<Case> cases() {
        [](Environment& e) { return weft_reducer_begin(e.reducer, nullptr); }},
       {"reducer_begin that re-plans",
        [](Environment& e) {
-         const weft_status created = e.create_reducer(WEFT_REDUCER_REPLAN);
+         const weft_status created = e.create_reducer(0, 0, WEFT_PLANNER_LIMITS);
          return created != WEFT_OK ? created : e.step();
        },
        [](Environment& e) { return weft_reducer_begin(e.reducer, nullptr); }},

@@ -30,6 +30,7 @@ struct How {
   uint32_t check_interval = 0;
   std::vector<Tensor> tensors = {};  // default: own_tensors
   uint64_t limit = 3000;             // of buckets
+  weft_planner replan = WEFT_PLANNER_DEFAULT;
 };
 
 // A rank's reducer, the buffers from which its gradients are computed, and the buffers to which the program
@@ -64,6 +65,7 @@ class Trained {
     options.param_count = params.size();
     options.mode = how.mode;
     options.flags = how.flags;
+    options.replan = how.replan;
     options.reduce_dtype = how.reduce_dtype;
     options.timeout_ms = how.timeout_ms;
     options.check_interval = how.check_interval;
@@ -351,7 +353,8 @@ TEST_CASE("options that cannot be captured are refused by name at the reducer's 
   refuses("it excludes WEFT_REDUCER_ABSENT", with(WEFT_REDUCER_ABSENT));
   refuses("it excludes WEFT_REDUCER_UNEVEN", with(WEFT_REDUCER_UNEVEN));
   refuses("it excludes WEFT_REDUCER_NORMS", with(WEFT_REDUCER_NORMS));
-  refuses("it excludes WEFT_REDUCER_REPLAN", with(WEFT_REDUCER_REPLAN | WEFT_REDUCER_MODEL));
+  refuses("replan is WEFT_PLANNER_MODEL, which WEFT_REDUCER_GRAPH excludes",
+          [](int) { return How{.flags = WEFT_REDUCER_GRAPH, .replan = WEFT_PLANNER_MODEL}; });
   refuses("it excludes WEFT_REDUCER_SHARDED", with(WEFT_REDUCER_SHARDED));
   refuses("it excludes WEFT_REDUCER_DETERMINISTIC", with(WEFT_REDUCER_DETERMINISTIC));
   refuses("check_interval is 3, but must be 0", [](int) { return How{.check_interval = 3}; });

@@ -241,8 +241,8 @@ TEST_CASE("two reducers and the program's own calls share NCCL, in any order on 
     const weft_coll_options options = on(stream);
     // Both are created in the same order on all ranks and used in an order of each rank's own. A begin that
     // re-plans waits for all ranks.
-    ReducerPair one(r, own_tensors(r.rank), {.flags = WEFT_REDUCER_KEEP_PLAN, .limit = 300});
-    ReducerPair two(r, own_tensors(r.rank), {.flags = WEFT_REDUCER_KEEP_PLAN, .limit = kWhole});
+    ReducerPair one(r, own_tensors(r.rank), {.limit = 300, .replan = WEFT_PLANNER_NONE});
+    ReducerPair two(r, own_tensors(r.rank), {.limit = kWhole, .replan = WEFT_PLANNER_NONE});
     failures.expect(one.created() + two.created());
     for (uint64_t seed = 1; seed < 4 && one.created().empty(); seed++) {
       buffer.write(stream, [&](size_t i) { return static_cast<float>(i % 7); });
@@ -320,8 +320,7 @@ TEST_CASE("the cost of collectives is measured in the buckets' memory") {
   const FakeNccl fake(16, 10);
   RankFailures failures;
   failures.expect(run_nccl(2, [&](Rank& r) {
-    ReducerPair reducers(r, own_tensors(r.rank),
-                         {.flags = WEFT_REDUCER_REPLAN | WEFT_REDUCER_MODEL, .limit = kWhole});
+    ReducerPair reducers(r, own_tensors(r.rank), {.limit = kWhole, .replan = WEFT_PLANNER_MODEL});
     failures.expect(reducers.created());
     for (uint64_t seed = 1; seed < 4; seed++) {
       failures.expect(step(reducers, seed * 10, r.rank, false));

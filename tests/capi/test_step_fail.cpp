@@ -35,6 +35,7 @@ struct Way {
   int local_steps = 0;
   bool exact = true;  // results are means of small whole numbers
   uint32_t uses = 1;
+  weft_planner replan = WEFT_PLANNER_DEFAULT;
 };
 
 const std::vector<Way>& ways() {
@@ -118,6 +119,7 @@ class Trainer {
     options.param_count = kParams;
     options.mode = way.mode;
     options.flags = way.flags;
+    options.replan = way.replan;
     options.bucket_limits = limits;
     options.bucket_limit_count = 1;
     options.reduce_dtype = way.reduce_dtype;
@@ -365,7 +367,7 @@ TEST_CASE("the last bucket does not wait for a late finish on another rank") {
 }
 
 TEST_CASE("ranks that finish two reducers in different orders do not delay each other") {
-  const Way way = {.name = "two reducers", .flags = WEFT_REDUCER_KEEP_PLAN};
+  const Way way = {.name = "two reducers", .replan = WEFT_PLANNER_NONE};
   for (const char* backend : kBackends) {
     for (const int32_t progress : kModes) {
       weft_test::Findings findings;

@@ -76,9 +76,9 @@ Gradients folded(const Model& model, const std::vector<int>& order) {
 struct Planned {
   const char* name;
   std::vector<uint64_t> limits = {1000, 100'000};
-  bool explicitly = false;  // the program sets the plan
-  int32_t replans = -1;     // planner of a re-plan after a step; -1: none
-  bool by_itself = false;   // the reducer re-plans in the second begin
+  bool explicitly = false;                  // the program sets the plan
+  weft_planner replan = WEFT_PLANNER_NONE;  // planner of a re-plan after a step
+  bool by_itself = false;                   // the reducer re-plans in the second begin
 };
 
 const std::vector<Planned>& plans() {
@@ -103,7 +103,8 @@ Status create(Rank& self, const Model& model, const Planned& planned, int32_t mo
   options.params = model.c().data();
   options.param_count = model.size();
   options.mode = mode;
-  options.flags = WEFT_REDUCER_DETERMINISTIC | (planned.by_itself ? WEFT_REDUCER_REPLAN : 0);
+  options.flags = WEFT_REDUCER_DETERMINISTIC;
+  if (planned.by_itself) options.replan = planned.replan;
   options.plan = planned.explicitly ? &plan : nullptr;
   options.bucket_limits = planned.explicitly ? nullptr : planned.limits.data();
   options.bucket_limit_count = static_cast<uint32_t>(planned.limits.size());
@@ -134,9 +135,9 @@ void reduce(Rank& self, const Model& model, const Planned& planned, int32_t mode
     }
   };
   step();
-  if (planned.replans < 0) return;
+  if (planned.replan == WEFT_PLANNER_NONE) return;
   weft_replan_options options = WEFT_REPLAN_OPTIONS_INIT;
-  options.planner = planned.replans;
+  options.planner = planned.replan;
   if (!planned.by_itself) self.expect(reducer->replan(options, {}), which + "re-plan");
   step();
   weft_reducer_stats stats{};

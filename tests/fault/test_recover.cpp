@@ -30,9 +30,10 @@ struct Variant {
   uint64_t reducer_flags;
   uint64_t finish_flags;
   int32_t reduce_dtype = 0;
+  weft_planner replan = WEFT_PLANNER_NONE;  // failpoints count operations
 
   bool retains() const { return (reducer_flags & WEFT_REDUCER_RETAIN) != 0; }
-  bool replans() const { return (reducer_flags & WEFT_REDUCER_REPLAN) != 0; }
+  bool replans() const { return replan != WEFT_PLANNER_NONE; }
 };
 constexpr Variant kVariants[] = {
     {"copy, retained", WEFT_GRADIENT_COPY, WEFT_REDUCER_RETAIN, 0},
@@ -42,8 +43,8 @@ constexpr Variant kVariants[] = {
     {"view, retained, in bf16", WEFT_GRADIENT_VIEW, WEFT_REDUCER_RETAIN, 0, WEFT_DTYPE_BF16},
 };
 constexpr Variant kReplanning[] = {
-    {"copy, retained, re-planned", WEFT_GRADIENT_COPY, WEFT_REDUCER_RETAIN | WEFT_REDUCER_REPLAN, 0},
-    {"view, re-planned", WEFT_GRADIENT_VIEW, WEFT_REDUCER_REPLAN, 0},
+    {"copy, retained, re-planned", WEFT_GRADIENT_COPY, WEFT_REDUCER_RETAIN, 0, 0, WEFT_PLANNER_LIMITS},
+    {"view, re-planned", WEFT_GRADIENT_VIEW, 0, 0, 0, WEFT_PLANNER_LIMITS},
 };
 
 class Trainer {
@@ -63,8 +64,8 @@ class Trainer {
     options.bucket_limits = &limit;
     options.bucket_limit_count = 1;
     options.mode = variant.mode;
-    options.flags = variant.reducer_flags | WEFT_REDUCER_KEEP_VALUES |
-                    (variant.replans() ? 0 : WEFT_REDUCER_KEEP_PLAN);  // failpoints count operations
+    options.flags = variant.reducer_flags | WEFT_REDUCER_KEEP_VALUES;
+    options.replan = variant.replan;
     options.reduce_dtype = variant.reduce_dtype;
     expect(weft_reducer_create(comm_, &options, &reducer_, &error_) == WEFT_OK, "create");
     if (!failures_.empty()) return;

@@ -27,7 +27,7 @@ def optimiser_in_step(comm):
                 parameters[index] -= parameters[index].grad
         told.release()
 
-    pair = Pair(comm, seeded(Heads), {"on_bucket": update, "bucket_limits": [0], "keep_plan": True})
+    pair = Pair(comm, seeded(Heads), {"on_bucket": update, "bucket_limits": [0], "replan": "none"})
     plan += [bucket.params for bucket in pair.synced.reducer.buckets()]
     parameters += pair.synced.parameters
     optimiser, problems = torch.optim.SGD(pair.theirs.parameters(), lr=1.0), []
@@ -52,7 +52,7 @@ class ByBucket:
 
     def __init__(self, comm, module, optimiser, **options):
         self.told, self.optimisers = threading.Semaphore(0), []
-        self.synced = Synchronised(module, comm, on_bucket=self.update, bucket_limits=[100], keep_plan=True,
+        self.synced = Synchronised(module, comm, on_bucket=self.update, bucket_limits=[100], replan="none",
                                    **options)
         self.optimisers += [optimiser([self.synced.parameters[index] for index in bucket.params])
                             for bucket in self.synced.reducer.buckets()]

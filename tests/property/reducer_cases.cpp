@@ -147,7 +147,7 @@ void draw_types(Random& random, RigOptions* rig) {
   if (rig->mode == WEFT_GRADIENT_COPY && random.chance(4)) rig->flags |= WEFT_REDUCER_ACCUMULATE_F32;
   if (random.chance(4)) rig->flags |= WEFT_REDUCER_DETERMINISTIC;
   const bool slices = (rig->flags & (WEFT_REDUCER_SHARDED | WEFT_REDUCER_OWN_WHOLE)) == WEFT_REDUCER_SHARDED;
-  if (!slices && random.chance(4)) rig->flags |= WEFT_REDUCER_REPLAN;
+  if (!slices && random.chance(4)) rig->replan = WEFT_PLANNER_LIMITS;
   if (rig->mode == WEFT_GRADIENT_VIEW && random.chance(2)) rig->flags |= WEFT_REDUCER_COPY_STRAYS;
   if (random.chance(4)) rig->flags |= WEFT_REDUCER_RETAIN;
 }

@@ -169,7 +169,7 @@ def test_defaults():
         for kept in (False, True):
             weight, other = np.full((3, 2), comm.rank, np.float32), np.full(4, comm.rank, np.float64)
             params = [weft.Param.like("weight", weight, value=weight), weft.Param.like("other", other, value=other)]
-            with weft.Reducer(comm, params, keep_values=kept, keep_plan=kept, strict_strides=kept, bucket_limits=[0]) as reducer:
+            with weft.Reducer(comm, params, keep_values=kept, replan="none" if kept else "default", strict_strides=kept, bucket_limits=[0]) as reducer:
                 whose = comm.rank if kept else 0
                 expect_equal((weight.tolist(), other.tolist()), ([[whose] * 2] * 3, [whose] * 4))
                 for step in range(2):
@@ -428,7 +428,7 @@ def test_recovery():
     def body(comm):
         grad = np.full(4, comm.rank + 1.0, np.float32)
         # A re-plan would make the survivors wait for rank 2 in begin.
-        reducer = weft.Reducer(comm, [weft.Param("w", (4,))], retain=True, keep_plan=True)
+        reducer = weft.Reducer(comm, [weft.Param("w", (4,))], retain=True, replan="none")
         with reducer.step():
             reducer.ready(0, grad)
         if comm.rank == 2:

@@ -126,14 +126,18 @@ inline double value(uint64_t seed, int rank, size_t param, uint64_t element) {
   return static_cast<double>((h >> 40) % 17) - 8.0;
 }
 
-inline void store(Dtype dtype, double from, std::byte* to) {
+// Converts count numbers to dtype.
+inline void store(Dtype dtype, const double* from, uint64_t count, std::byte* to) {
   CopyArgs args;
-  args.src = reinterpret_cast<const std::byte*>(&from);
+  args.src = reinterpret_cast<const std::byte*>(from);
   args.dst = to;
-  args.count = 1;
+  args.count = count;
   args.src_dtype = Dtype::kF64;
   args.dst_dtype = dtype;
   host_ops().copy(args);
+}
+inline void store(Dtype dtype, double from, std::byte* to) {
+  store(dtype, &from, 1, to);
 }
 
 // One rank's gradients of a model. Gaps hold a pattern that must not change.
@@ -150,9 +154,16 @@ class Gradients {
   }
   void fill(size_t i, uint64_t seed, int rank) { fill(i, seed, rank, memory_[i].data()); }
   void fill(size_t i, uint64_t seed, int rank, std::byte* to) {
-    for (uint64_t k = 0; k < model_.count(i); k++) {
-      store(model_[i].dtype, value(seed, rank, i, k), to + at(i, k));
-    }
+    std::vector<double> values(model_.count(i));
+    for (uint64_t k = 0; k < values.size(); k++) values[k] = value(seed, rank, i, k);
+    Bytes stored(values.size() * dtype_size(model_[i].dtype));
+    store(model_[i].dtype, values.data(), values.size(), stored.data());
+    place(i, stored, to);
+  }
+  // Writes the elements of a parameter, given one after the other, in the parameter's layout.
+  void place(size_t i, const Bytes& elements, std::byte* to) const {
+    const size_t size = dtype_size(model_[i].dtype);
+    for (uint64_t k = 0; k < model_.count(i); k++) std::memcpy(to + at(i, k), &elements[k * size], size);
   }
   uint64_t at(size_t i, uint64_t k) const { return model_.offset(i, k) * dtype_size(model_[i].dtype); }
   const std::vector<Bytes>& memory() const { return memory_; }
@@ -169,28 +180,30 @@ inline Gradients reference(const Model& model, const std::vector<uint64_t>& seed
                            double divisor) {
   Gradients out(model);
   for (size_t i = 0; i < model.size(); i++) {
-    const uint32_t bytes = dtype_size(model[i].dtype);
-    for (uint64_t k = 0; k < model.count(i); k++) {
-      std::vector<Bytes> inputs;
-      std::vector<const std::byte*> pointers;
-      for (int r = 0; r < ranks; r++) {
-        double sum = 0;
-        for (const uint64_t seed : seeds) sum += value(seed, r, i, k);
-        inputs.emplace_back(bytes);
-        store(model[i].dtype, sum, inputs.back().data());
+    const Dtype dtype = model[i].dtype;
+    const uint64_t count = model.count(i);
+    std::vector<Bytes> inputs(static_cast<size_t>(ranks), Bytes(count * dtype_size(dtype)));
+    std::vector<const std::byte*> pointers;
+    for (int r = 0; r < ranks; r++) {
+      std::vector<double> sums(count);
+      for (uint64_t k = 0; k < count; k++) {
+        for (const uint64_t seed : seeds) sums[k] += value(seed, r, i, k);
       }
-      for (const Bytes& input : inputs) pointers.push_back(input.data());
-      std::byte* result = out[i] + out.at(i, k);
-      FoldArgs fold;
-      fold.dtype = model[i].dtype;
-      fold.inputs = pointers.data();
-      fold.input_count = ranks;
-      fold.outputs = &result;
-      fold.output_count = 1;
-      fold.count = 1;
-      fold.postscale = 1.0 / divisor;
-      host_ops().fold(fold);
+      store(dtype, sums.data(), count, inputs[static_cast<size_t>(r)].data());
+      pointers.push_back(inputs[static_cast<size_t>(r)].data());
     }
+    Bytes result(count * dtype_size(dtype));
+    std::byte* const output = result.data();
+    FoldArgs fold;
+    fold.dtype = dtype;
+    fold.inputs = pointers.data();
+    fold.input_count = ranks;
+    fold.outputs = &output;
+    fold.output_count = 1;
+    fold.count = count;
+    fold.postscale = 1.0 / divisor;
+    host_ops().fold(fold);
+    out.place(i, result, out[i]);
   }
   return out;
 }
@@ -212,7 +225,7 @@ struct RigOptions {
   uint64_t flags = 0;
   int32_t divide_by = WEFT_DIVIDE_WORLD;
   int32_t reduce_dtype = 0;
-  bool replans = false;  // off by default: most tests examine the buckets of the first plan
+  weft_planner replan = WEFT_PLANNER_NONE;  // most tests examine the buckets of the first plan
 };
 
 inline Status make_reducer(const std::shared_ptr<Comm>& comm, const Model& model, std::shared_ptr<Hook> hook,
@@ -226,8 +239,8 @@ inline Status make_reducer(const std::shared_ptr<Comm>& comm, const Model& model
   options.timeout_ms = rig.timeout_ms;
   options.on_bucket = rig.on_bucket;
   options.on_bucket_user_data = rig.on_bucket_user_data;
-  const bool keeps = !rig.replans && (rig.flags & WEFT_REDUCER_REPLAN) == 0;
-  options.flags = rig.flags | (keeps ? WEFT_REDUCER_KEEP_PLAN : 0);
+  options.flags = rig.flags;
+  options.replan = rig.replan;
   options.divide_by = rig.divide_by;
   options.reduce_dtype = rig.reduce_dtype;
   return Reducer::create(comm, Status(), options, std::move(hook), reducer);

@@ -82,7 +82,7 @@ class Trainee {
     options.bucket_limits = plan == nullptr ? &limit : nullptr;
     options.bucket_limit_count = plan == nullptr ? 1 : 0;
     options.plan = plan;
-    options.flags = WEFT_REDUCER_KEEP_PLAN;  // the test decides when buckets change
+    options.replan = WEFT_PLANNER_NONE;  // the test decides when buckets change
     self_.expect(Reducer::create(self_.comm, Status(), options, hook_, &reducer_), "create");
   }
   // Stores results at [step - first] of `results`.

@@ -162,7 +162,9 @@ TEST_CASE("a value that one rank lacks is an error by name on all ranks, unless 
 
 TEST_CASE("buckets follow the order of readiness from the second step on, unless an option prevents it") {
   const Model model({{"a", {40}}, {"b", {40}}, {"c", {40}}, {"d", {40}}});
-  const auto flags = [](uint64_t given) { return RigOptions{.limits = {300}, .flags = given}; };
+  const auto flags = [](uint64_t given) {
+    return RigOptions{.limits = {300}, .flags = given, .replan = WEFT_PLANNER_DEFAULT};
+  };
   const std::vector<PlanCase> cases = {
       {.name = "copy mode", .rig = flags(0)},
       {.name = "uneven", .rig = flags(WEFT_REDUCER_UNEVEN)},
@@ -170,9 +172,11 @@ TEST_CASE("buckets follow the order of readiness from the second step on, unless
       {.name = "hook with replan", .rig = flags(0), .follows = true},
       {.name = "hook without", .rig = flags(0), .follows = false, .generation = 0},
       {.name = "static", .rig = flags(WEFT_REDUCER_STATIC), .from_step = 2},
-      {.name = "keep", .rig = flags(WEFT_REDUCER_KEEP_PLAN), .generation = 0},
+      {.name = "keep", .rig = {.limits = {300}}, .generation = 0},
       {.name = "sharded", .rig = flags(WEFT_REDUCER_SHARDED | WEFT_REDUCER_OWN_WHOLE), .generation = 0},
-      {.name = "view", .rig = {.mode = WEFT_GRADIENT_VIEW, .limits = {300}}, .generation = 0},
+      {.name = "view",
+       .rig = {.mode = WEFT_GRADIENT_VIEW, .limits = {300}, .replan = WEFT_PLANNER_DEFAULT},
+       .generation = 0},
       {.name = "copy and view", .rig = flags(0), .view_on_rank_1 = true, .generation = 0},
       {.name = "given", .rig = flags(0), .given = true, .generation = 0},
   };
@@ -194,6 +198,7 @@ TEST_CASE("buckets follow the order of readiness from the second step on, unless
       options.bucket_limits = rig.limits.data();
       options.bucket_limit_count = 1;
       options.flags = rig.flags;
+      options.replan = rig.replan;
       options.plan = each.given ? &plan : nullptr;
       const Status made = Reducer::create(self.comm, Status(), options,
                                           own ? table_hook(each.follows) : allreduce_hook(), &reducer);
@@ -235,7 +240,7 @@ TEST_CASE("a first step that fails leaves no incomplete order of readiness") {
   const Model model({{"a", {40}}, {"b", {40}}, {"c", {40}}, {"d", {40}}});
   check(run_threads(2, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
-    const RigOptions rig = {.limits = {300}, .replans = true};
+    const RigOptions rig = {.limits = {300}, .replan = WEFT_PLANNER_DEFAULT};
     self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, rig), "create");
     if (!reducer) return;
     Gradients gradients(model);

@@ -83,7 +83,7 @@ uint64_t plans(const Reducer& reducer) {
   return stats.plan_generation;
 }
 
-constexpr uint64_t kReplans = WEFT_REDUCER_REPLAN | WEFT_REDUCER_ABSENT;
+const RigOptions kReplans = {.limits = {0}, .flags = WEFT_REDUCER_ABSENT, .replan = WEFT_PLANNER_LIMITS};
 
 }  // namespace
 
@@ -102,9 +102,7 @@ TEST_CASE("reducers on two threads of a rank re-plan automatically in any order"
               if (late) std::this_thread::sleep_for(Milliseconds(150));
               return Status();
             };
-            self.expect(
-                make_reducer(self.comm, *models[n], hook, &reducers[n], {.limits = {0}, .flags = kReplans}),
-                "create");
+            self.expect(make_reducer(self.comm, *models[n], hook, &reducers[n], kReplans), "create");
             if (!reducers[n]) return;
           }
           std::string wrong[2];
@@ -134,8 +132,7 @@ TEST_CASE("a program's collective runs concurrently with a begin that re-plans")
             return Status();
           };
           std::unique_ptr<Reducer> reducer;
-          self.expect(make_reducer(self.comm, model, hook, &reducer, {.limits = {0}, .flags = kReplans}),
-                      "create");
+          self.expect(make_reducer(self.comm, model, hook, &reducer, kReplans), "create");
           if (!reducer) return;
           int32_t sum = self.rank + 1;
           Status called;

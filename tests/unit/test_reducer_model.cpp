@@ -100,8 +100,8 @@ TEST_CASE("gradients that are ready at once share a bucket, once the cost model 
     for (const uint64_t uneven : {uint64_t{0}, uint64_t{WEFT_REDUCER_UNEVEN}}) {
       check(run_threads(kRanks, [&](Rank& self) {
         std::unique_ptr<Reducer> reducer;
-        const uint64_t flags = by_itself ? WEFT_REDUCER_REPLAN | WEFT_REDUCER_MODEL : 0;
-        const RigOptions rig = {.limits = {0}, .flags = flags | uneven};
+        const RigOptions rig = {
+            .limits = {0}, .flags = uneven, .replan = by_itself ? WEFT_PLANNER_MODEL : WEFT_PLANNER_NONE};
         self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, rig), "create");
         if (!reducer) return;
         Gradients gradients(model);
@@ -142,10 +142,9 @@ TEST_CASE("of buckets that are ready together, all ranks launch first what the f
         kRanks,
         [&](Rank& self) {
           std::unique_ptr<Reducer> reducer;
-          const uint64_t flags =
-              by_itself ? WEFT_REDUCER_REPLAN | WEFT_REDUCER_MODEL | WEFT_REDUCER_FIRST_NEEDED : 0;
+          const weft_planner planner = by_itself ? WEFT_PLANNER_FIRST_NEEDED : WEFT_PLANNER_NONE;
           self.expect(
-              make_reducer(self.comm, model, allreduce_hook(), &reducer, {.limits = {0}, .flags = flags}),
+              make_reducer(self.comm, model, allreduce_hook(), &reducer, {.limits = {0}, .replan = planner}),
               "create");
           if (!reducer) return;
           Gradients gradients(model);
@@ -197,7 +196,7 @@ TEST_CASE("an unknown planner, and a planner together with a program's own plan,
     std::unique_ptr<Reducer> reducer;
     self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, {}), "create");
     if (!reducer) return;
-    for (const int32_t planner : {-1, 3}) {
+    for (const int32_t planner : {-1, WEFT_PLANNER_NONE, 5}) {
       const Status unknown = replan(*reducer, planner);
       self.expect(unknown.code() == Code::kArg && has(unknown.text(), cat("planner is ", planner)),
                   unknown.text());
@@ -208,13 +207,6 @@ TEST_CASE("an unknown planner, and a planner together with a program's own plan,
     options.plan = &plan;
     options.planner = WEFT_PLANNER_MODEL;
     self.expect(reducer->replan(options, {}).code() == Code::kArg, "both");
-    std::unique_ptr<Reducer> other;
-    const Status alone =
-        make_reducer(self.comm, model, allreduce_hook(), &other, {.flags = WEFT_REDUCER_MODEL});
-    self.expect(alone.code() == Code::kArg, alone.text());
-    const Status plain = make_reducer(self.comm, model, allreduce_hook(), &other,
-                                      {.flags = WEFT_REDUCER_REPLAN | WEFT_REDUCER_FIRST_NEEDED});
-    self.expect(plain.code() == Code::kArg && has(plain.text(), "needs WEFT_REDUCER_MODEL"), plain.text());
     options.planner = WEFT_PLANNER_FIRST_NEEDED;
     const Status both = reducer->replan(options, {});
     self.expect(has(both.text(), "WEFT_PLANNER_FIRST_NEEDED"), both.text());
@@ -230,10 +222,9 @@ TEST_CASE("if an arena has no room for measuring, buckets end at the limits and 
       2,
       [&](Rank& self) {
         std::unique_ptr<Reducer> reducer;
-        const uint64_t flags = WEFT_REDUCER_REPLAN | WEFT_REDUCER_MODEL;
-        self.expect(
-            make_reducer(self.comm, model, allreduce_hook(), &reducer, {.limits = {0}, .flags = flags}),
-            "create");
+        self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer,
+                                 {.limits = {0}, .replan = WEFT_PLANNER_MODEL}),
+                    "create");
         if (!reducer) return;
         std::byte* block = nullptr;
         while (self.rank == 1 && self.comm->collectives().arena()->allocate(Arena::kAlignment, &block).ok()) {
@@ -278,7 +269,8 @@ TEST_CASE("if a rank has no memory for new buckets, all keep theirs: a begin con
       options.bucket_limits = &limit;
       options.bucket_limit_count = 1;
       options.plan = &whole;
-      options.flags = WEFT_REDUCER_REPLAN | uneven;
+      options.flags = uneven;
+      options.replan = WEFT_PLANNER_LIMITS;
       std::unique_ptr<Reducer> reducer;
       self.expect(Reducer::create(self.comm, Status(), options, allreduce_hook(), &reducer), "create");
       if (!reducer) return;

@@ -24,6 +24,12 @@ std::string refusal(const weft_reducer_options& options) {
   return status.ok() ? "" : std::string(status.text());
 }
 
+weft_reducer_options with_replan(weft_planner replan, uint64_t flags) {
+  weft_reducer_options options = with_flags(flags);
+  options.replan = replan;
+  return options;
+}
+
 bool says(const std::string& text, const char* what) {
   INFO(text);
   return text.find(what) != std::string::npos;
@@ -34,8 +40,9 @@ bool says(const std::string& text, const char* what) {
 TEST_CASE("default options and valid combinations are accepted") {
   CHECK(refusal({}).empty());
   CHECK(refusal(with_flags(WEFT_REDUCER_UNEVEN | WEFT_REDUCER_STOP_WHEN_EXHAUSTED)).empty());
-  CHECK(refusal(with_flags(WEFT_REDUCER_REPLAN | WEFT_REDUCER_MODEL | WEFT_REDUCER_FIRST_NEEDED)).empty());
-  CHECK(refusal(with_flags(WEFT_REDUCER_SHARDED | WEFT_REDUCER_OWN_WHOLE | WEFT_REDUCER_REPLAN)).empty());
+  CHECK(refusal(with_replan(WEFT_PLANNER_FIRST_NEEDED, 0)).empty());
+  CHECK(refusal(with_replan(WEFT_PLANNER_LIMITS, WEFT_REDUCER_SHARDED | WEFT_REDUCER_OWN_WHOLE)).empty());
+  CHECK(refusal(with_replan(WEFT_PLANNER_NONE, WEFT_REDUCER_SHARDED)).empty());
   weft_reducer_options options = with_flags(WEFT_REDUCER_SHARDED | WEFT_REDUCER_REDUCED_VIEWS);
   options.mode = WEFT_GRADIENT_VIEW;
   CHECK(refusal(options).empty());
@@ -45,11 +52,10 @@ TEST_CASE("a flag without a required other flag is refused with that flag's name
   CHECK(says(refusal(with_flags(uint64_t{1} << 63)), "unknown flags"));
   CHECK(says(refusal(with_flags(WEFT_REDUCER_STOP_WHEN_EXHAUSTED)), "needs WEFT_REDUCER_UNEVEN"));
   CHECK(says(refusal(with_flags(WEFT_REDUCER_OWN_WHOLE)), "needs WEFT_REDUCER_SHARDED"));
-  CHECK(says(refusal(with_flags(WEFT_REDUCER_MODEL)), "needs WEFT_REDUCER_REPLAN"));
   CHECK(
-      says(refusal(with_flags(WEFT_REDUCER_REPLAN | WEFT_REDUCER_FIRST_NEEDED)), "needs WEFT_REDUCER_MODEL"));
+      says(refusal(with_replan(WEFT_PLANNER_LIMITS, WEFT_REDUCER_SHARDED)), "needs WEFT_REDUCER_OWN_WHOLE"));
   CHECK(
-      says(refusal(with_flags(WEFT_REDUCER_REPLAN | WEFT_REDUCER_SHARDED)), "needs WEFT_REDUCER_OWN_WHOLE"));
+      says(refusal(with_replan(5, 0)), "weft_reducer_options.replan is 5: allowed are WEFT_PLANNER_DEFAULT"));
   CHECK(says(refusal(with_flags(WEFT_REDUCER_SHARDED | WEFT_REDUCER_REDUCED_VIEWS)),
              "and weft_reducer_options.mode WEFT_GRADIENT_VIEW"));
   weft_reducer_options views = with_flags(WEFT_REDUCER_REDUCED_VIEWS);

@@ -104,7 +104,7 @@ TEST_CASE("threads wait for parameters and ask for views while begin re-plans") 
     check(run_threads(2, [&](Rank& self) {
       std::unique_ptr<Reducer> reducer;
       self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer,
-                               {.mode = WEFT_GRADIENT_VIEW, .limits = {64}, .flags = WEFT_REDUCER_REPLAN}),
+                               {.mode = WEFT_GRADIENT_VIEW, .limits = {64}, .replan = WEFT_PLANNER_LIMITS}),
                   "create");
       if (!reducer) return;
       const auto step = [&] {

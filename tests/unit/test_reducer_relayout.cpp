@@ -138,13 +138,12 @@ TEST_CASE(
   }
 }
 
-TEST_CASE(
-    "with WEFT_REDUCER_REPLAN the second synchronised step begins with a re-plan by the order of readiness") {
+TEST_CASE("with replan set the second synchronised step begins with a re-plan by the order of readiness") {
   const Model model({{"a", {40}}, {"b", {40}}, {"c", {40}}, {"d", {40}}});
   for (const uint64_t uneven : {uint64_t{0}, uint64_t{WEFT_REDUCER_UNEVEN}}) {
     check(run_threads(3, [&](Rank& self) {
       std::unique_ptr<Reducer> reducer;
-      const RigOptions rig = {.limits = {300}, .flags = WEFT_REDUCER_REPLAN | uneven};
+      const RigOptions rig = {.limits = {300}, .flags = uneven, .replan = WEFT_PLANNER_LIMITS};
       self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, rig), "create");
       if (!reducer) return;
       // The state after step 2, also on a rank that then has no more data.
@@ -281,7 +280,7 @@ TEST_CASE("limits of a re-plan stay in use, also if a rank that has joined provi
   for (const uint64_t uneven : {uint64_t{0}, uint64_t{WEFT_REDUCER_UNEVEN}}) {
     check(run_threads(3, [&](Rank& self) {
       std::unique_ptr<Reducer> reducer;
-      const RigOptions rig = {.limits = {300}, .flags = WEFT_REDUCER_REPLAN | uneven};
+      const RigOptions rig = {.limits = {300}, .flags = uneven, .replan = WEFT_PLANNER_LIMITS};
       self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, rig), "create");
       if (!reducer) return;
       Gradients gradients(model);

@@ -26,6 +26,7 @@ struct Way {
   bool joins = false;    // rank r has data for r + 1 steps
   uint32_t uses = 1;     // of each dense parameter
   double clip = 0;       // the norm
+  weft_planner replan = WEFT_PLANNER_DEFAULT;
 };
 
 constexpr int32_t kView = WEFT_GRADIENT_VIEW;
@@ -55,11 +56,12 @@ constexpr Way kWays[] = {
      .flags = WEFT_REDUCER_UNEVEN,
      .divide_by = WEFT_DIVIDE_WEIGHTS,
      .no_data = true},
-    {.name = "re-plan", .flags = WEFT_REDUCER_REPLAN},
+    {.name = "re-plan", .replan = WEFT_PLANNER_LIMITS},
     {.name = "re-plan, in views, join",
      .mode = kView,
-     .flags = WEFT_REDUCER_REPLAN | WEFT_REDUCER_UNEVEN,
-     .joins = true},
+     .flags = WEFT_REDUCER_UNEVEN,
+     .joins = true,
+     .replan = WEFT_PLANNER_LIMITS},
     {.name = "static, used twice", .flags = WEFT_REDUCER_STATIC, .uses = 2},
     {.name = "in bf16", .reduce_dtype = WEFT_DTYPE_BF16},
     {.name = "in f32, in views", .mode = kView, .reduce_dtype = WEFT_DTYPE_F32},
@@ -106,6 +108,7 @@ class Replica {
     options.bucket_limits = kLimits;
     options.bucket_limit_count = 2;
     options.flags = way.flags;
+    options.replan = way.replan;
     options.divide_by = way.divide_by;
     options.reduce_dtype = way.reduce_dtype;
     self_.expect(Reducer::create(self.comm, Status(), options, allreduce_hook(), &reducer_), "create");

@@ -112,8 +112,10 @@ TEST_CASE("the report contains the options, the last step, the buckets and the l
     report = Json::parse(reducer->report());
     const weft_reducer_stats stats = stats_of(*reducer);
     self.expect(report["reducer"]["hook"] == allreduce_hook()->name(), "the hook's name");
-    const Json flags = Json::array({"absent", "keep_plan"});  // the rig keeps plans
-    self.expect(report["reducer"]["mode"] == "copy" && report["reducer"]["flags"] == flags, "mode");
+    const Json flags = Json::array({"absent"});
+    self.expect(report["reducer"]["mode"] == "copy" && report["reducer"]["flags"] == flags &&
+                    report["reducer"]["replan"] == "none",
+                "mode");
     self.expect(report["reducer"]["parameter_bytes"] == stats.param_bytes && stats.param_bytes > 0, "bytes");
     self.expect(report["steps"]["synchronised"] == 3, "steps");
     const Json& step = report["last_step"];

@@ -335,7 +335,7 @@ TEST_CASE("options that cannot be combined with sharding are refused by name") {
         make_reducer(self.comm, model, allreduce_hook(), &reducer, {.flags = WEFT_REDUCER_OWN_WHOLE});
     self.expect(made.code() == Code::kArg && has(made.text(), "WEFT_REDUCER_SHARDED"), made.text());
     made = make_reducer(self.comm, model, allreduce_hook(), &reducer,
-                        {.flags = WEFT_REDUCER_SHARDED | WEFT_REDUCER_REPLAN});
+                        {.flags = WEFT_REDUCER_SHARDED, .replan = WEFT_PLANNER_LIMITS});
     self.expect(made.code() == Code::kArg && has(made.text(), "WEFT_REDUCER_OWN_WHOLE"), made.text());
     weft_slice slice{};
     uint64_t count = 1;

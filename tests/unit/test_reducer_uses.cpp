@@ -16,7 +16,7 @@ void refused(Rank& self, const Status& status, Code code, const std::string& why
 
 // Creates a reducer with `uses` for the first parameter.
 Status make(Rank& self, const Model& model, uint32_t uses, uint64_t flags, std::unique_ptr<Reducer>* reducer,
-            int32_t mode = WEFT_GRADIENT_COPY) {
+            int32_t mode = WEFT_GRADIENT_COPY, weft_planner replan = WEFT_PLANNER_DEFAULT) {
   std::vector<weft_param> params = model.c();
   params[0].uses = uses;
   weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
@@ -27,6 +27,7 @@ Status make(Rank& self, const Model& model, uint32_t uses, uint64_t flags, std::
   options.bucket_limit_count = 1;
   options.mode = mode;
   options.flags = flags;
+  options.replan = replan;
   return Reducer::create(self.comm, Status(), options, allreduce_hook(), reducer);
 }
 
@@ -170,7 +171,8 @@ TEST_CASE("the order of readiness is recorded once the pattern of uses is known"
   const Model model(three_params());
   check(run_threads(2, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
-    self.expect(make(self, model, 1, WEFT_REDUCER_STATIC | WEFT_REDUCER_REPLAN, &reducer), "create");
+    self.expect(make(self, model, 1, WEFT_REDUCER_STATIC, &reducer, WEFT_GRADIENT_COPY, WEFT_PLANNER_LIMITS),
+                "create");
     if (!reducer) return;
     Gradients gradients(model);
     for (uint64_t step = 0; step < 4; step++) {
