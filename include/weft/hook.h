@@ -182,9 +182,11 @@ WEFT_API weft_status weft_hook_create_custom(weft_context* context, const weft_h
                                              void* user_data, weft_hook** hook);
 
 /* Completes a pending stage. A late or repeated completion does nothing.
+ * result: other than WEFT_OK: the step fails on every rank.
+ * message: NULL, or the text of a failure, zero-terminated; cut at 256 bytes.
  * Threads: any thread, also from callbacks. Since 0.9 */
 WEFT_API weft_status weft_hook_stage_complete(weft_hook* hook, const weft_stage_token* token,
-                                              weft_status result);
+                                              weft_status result, const char* message);
 
 /* ---- Built-in hooks ------------------------------------------------------------------------------------ */
 

@@ -118,12 +118,13 @@ weft_status weft_hook_create_custom(weft_context* context, const weft_hook_table
   });
 }
 
-weft_status weft_hook_stage_complete(weft_hook* hook, const weft_stage_token* token, weft_status result) {
+weft_status weft_hook_stage_complete(weft_hook* hook, const weft_stage_token* token, weft_status result,
+                                     const char* message) {
   return plain([&]() -> Status {
     WEFT_NOT_NULL(hook);
     WEFT_NOT_NULL(token);
     WEFT_TRY(check_process(*hook->context));
-    complete_stage(*hook->rep, *token, result);
+    complete_stage(*hook->rep, *token, result, message);
     return {};
   });
 }

@@ -123,10 +123,13 @@ Status make_hook_table(const weft_hook_table& table, void* user_data, std::share
   return {};
 }
 
-void complete_stage(Hook& hook, const weft_stage_token& token, weft_status result) {
+void complete_stage(Hook& hook, const weft_stage_token& token, weft_status result, const char* message) {
   Status status;
   if (result != WEFT_OK) {
-    status = Status::error(Code::kHook, cat("hook '", hook.name(), "' completed its stage with an error (",
+    const std::string text =
+        message == nullptr ? "" : std::string(message, strnlen(message, kHookMessageBytes));
+    status = Status::error(Code::kHook, cat("hook '", hook.name(), "' completed its stage with an error: ",
+                                            text.empty() ? "no message" : text, " (",
                                             code_name(static_cast<Code>(result)), ")"));
   }
   hook.gate().complete(token.generation, std::move(status));

@@ -17,7 +17,9 @@ inline constexpr size_t kHookMessageBytes = 256;
 // unless this fails. kArg if the table lacks a required function. Threads: any thread.
 Status make_hook_table(const weft_hook_table& table, void* user_data, std::shared_ptr<Hook>* hook);
 
-// Completes a pending stage, as weft_hook_stage_complete. Late completions have no effect. Any thread.
-void complete_stage(Hook& hook, const weft_stage_token& token, weft_status result);
+// Completes a pending stage, as weft_hook_stage_complete. message: NULL for none. Late completions have no
+// effect. Any thread.
+void complete_stage(Hook& hook, const weft_stage_token& token, weft_status result,
+                    const char* message = nullptr);
 
 }  // namespace weft

@@ -326,7 +326,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "weft_hook_params_init": (status, P(HookParams), c_size_t),
     "weft_hook_create": (status, c_void_p, c_char_p, c_void_p, _handle),
     "weft_hook_create_custom": (status, c_void_p, P(HookTable), c_void_p, _handle),
-    "weft_hook_stage_complete": (status, c_void_p, P(StageToken), status),
+    "weft_hook_stage_complete": (status, c_void_p, P(StageToken), status, c_char_p),
     "weft_hook_save": (status, c_void_p, c_void_p, P(c_uint64), P(Error)),
     "weft_hook_load": (status, c_void_p, c_void_p, c_uint64, P(Error)),
     "weft_hook_create_saved": (status, c_void_p, c_void_p, c_uint64, _handle, P(Error)),

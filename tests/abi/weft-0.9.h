@@ -455,7 +455,7 @@ typedef struct weft_hook_table {
 WEFT_API weft_status weft_hook_create_custom(weft_context* context, const weft_hook_table* table,
                                              void* user_data, weft_hook** hook);
 WEFT_API weft_status weft_hook_stage_complete(weft_hook* hook, const weft_stage_token* token,
-                                              weft_status result);
+                                              weft_status result, const char* message);
 typedef struct weft_hook_params {
   size_t struct_size;
   const char* options;

@@ -156,10 +156,11 @@ TEST_CASE("a pending stage is completed once, from any thread, by its own genera
   CHECK(!waiter.done());
   complete_stage(*hook, {0, 0, first + 1}, WEFT_OK);
   CHECK(!waiter.done());
-  std::thread other([&] { complete_stage(*hook, {0, 0, first}, WEFT_ERR_STATE); });
+  std::thread other([&] { complete_stage(*hook, {0, 0, first}, WEFT_ERR_STATE, "no memory"); });
   CHECK(engine.wait([&] { return waiter.done(); }, Deadline::after(clock, 20'000, 0)));
   other.join();
   CHECK(waiter.result().code() == Code::kHook);
+  CHECK(waiter.result().text().find("completed its stage with an error: no memory (") != std::string::npos);
 
   const uint64_t second = hook->gate().open(&waiter);
   complete_stage(*hook, {0, 0, first}, WEFT_OK);  // too late
