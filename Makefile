@@ -3,6 +3,7 @@
 #   make demo [RANKS=2] [BACKEND=shm] [HOOK=allreduce] [DATA=folder]
 #   make demo BACKEND=mpi [MPI=openmpi|mpich]
 #   make test [SUITE=unit] [FILTER=text]
+#   make test-all
 #   make test-parity
 #   make test-torch
 #   make test-mutants
@@ -26,7 +27,7 @@ MPIRUN = env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_
 LAUNCH = $(if $(filter mpi shm+mpi,$(BACKEND)),$(MPIRUN),$(WEFT) run -n $(RANKS) --prefix others --)
 
 .DEFAULT_GOAL := help
-.PHONY: setup build demo test test-parity test-torch test-mutants release bench gpu bench-peers reference lint install clean help
+.PHONY: setup build demo test test-all test-parity test-torch test-mutants release bench gpu bench-peers reference lint install clean help
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -51,12 +52,16 @@ build: $(BUILD)/build.ninja ## compile everything
 	@ninja -C $(BUILD) -j $(JOBS)
 
 demo: $(BUILD)/build.ninja ## train on Fashion-MNIST with RANKS local processes
-	@ninja -C $(BUILD) -j $(JOBS) demo
+	@ninja -C $(BUILD) -j $(JOBS) demo $(if $(BACKEND),modules)
 	@$(LAUNCH) $(BUILD)/examples/train_fashion \
 	  $(if $(BACKEND),--backend $(BACKEND)) $(if $(HOOK),--hook '$(HOOK)') $(if $(DATA),--data $(DATA))
 
 test: build ## run all tests; the last line counts test cases
 	@python3 tests/run.py $(BUILD) --jobs $(JOBS) --suite '$(SUITE)' --filter '$(FILTER)' $(TEST_OPTIONS)
+
+# The suite `sampled` has the programs of which `make test` runs only some of the cases.
+test-all: build ## run all tests with all their cases
+	@WEFT_TEST_ALL=1 python3 tests/run.py $(BUILD) --jobs $(JOBS) --suite '$(SUITE)' --filter '$(FILTER)' $(TEST_OPTIONS)
 
 test-parity: build | .setup/parity ## gradients beside PyTorch DDP's, model by model (installs PyTorch in BUILD)
 	@python3 tests/parity/run.py $(BUILD)
@@ -64,8 +69,12 @@ test-parity: build | .setup/parity ## gradients beside PyTorch DDP's, model by m
 test-torch: build | .setup/parity ## PyTorch's own distributed suite over Weft, compared with Gloo (installs PyTorch in BUILD)
 	@python3 tests/torch/run.py $(BUILD)
 
-test-mutants: $(BUILD)/build.ninja ## break the reducer on purpose: the tests must notice each time (half an hour)
-	@python3 tests/mutants/run.py $(BUILD) --jobs $(JOBS)
+# Mutants are compiled one source at a time, in a build of their own.
+$(BUILD)-mutants/build.ninja: | .setup/build
+	meson setup $(BUILD)-mutants $(MESON_OPTIONS) -Dgrouped=false
+
+test-mutants: $(BUILD)-mutants/build.ninja ## break the reducer on purpose: the tests must notice each time (half an hour)
+	@python3 tests/mutants/run.py $(BUILD)-mutants --jobs $(JOBS) $(MUTANTS)
 
 bench: build ## measure the collectives and a gradient step on this machine
 	@$(WEFT) bench all_reduce --ranks $(RANKS) $(if $(BACKEND),--backend $(BACKEND))

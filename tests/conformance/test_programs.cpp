@@ -3,7 +3,7 @@
 #include "base/text.h"
 #include "cases.h"
 #include "support/catch.h"
-#include "support/sanitized.h"
+#include "support/sampling.h"
 #include "support/seed.h"
 #include "support/simulation.h"
 
@@ -12,7 +12,7 @@ using namespace weft::test;
 
 namespace {
 
-constexpr uint64_t kPrograms = kSanitized ? 30 : 300;
+const uint64_t kPrograms = sampling(300, 60, 30);
 
 std::vector<Case> random_program(int size, Random& random) {
   std::vector<Case> program(3 + random.below(8));

@@ -7,7 +7,7 @@
 #include <map>
 
 #include "reducer_cases.h"
-#include "support/sanitized.h"
+#include "support/sampling.h"
 #include "support/seed.h"
 #include "tally.h"
 
@@ -16,7 +16,7 @@ using namespace weft::test;
 
 namespace {
 
-constexpr uint64_t kSimulations = kSanitized ? 30 : 600;
+const uint64_t kSimulations = sampling(600, 150, 30);
 constexpr uint64_t kCases = 20;  // run in one simulation, one after the other
 
 // The allreduce hook, which doubles the entries of sparse gradients before they are communicated, and halves
