@@ -19,7 +19,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LIMITS = {"opener": 0, "long": 11, "word": 14, "text": 0, "wide": 0}
+LIMITS = {"opener": 0, "long": 11, "word": 0, "text": 0, "wide": 0}
 
 OPENER = re.compile(r"(Of|What|Whether|Who|Whose|In which|One that|That which|With which|From which)\b")
 WORD = re.compile(

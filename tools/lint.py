@@ -92,9 +92,18 @@ PRECOMPILED = re.compile(r" -(fpch-preprocess|Winvalid-pch|fpch-instantiate-temp
 
 
 def compile_database(build):
-    """The build folder's commands, without precompiled headers."""
-    entries = json.loads((build / "compile_commands.json").read_text())
-    return [{**entry, "command": PRECOMPILED.sub("", entry["command"])} for entry in entries]
+    """The build folder's commands, without precompiled headers: one for each source, also of those compiled in groups."""
+    entries = []
+    for entry in json.loads((build / "compile_commands.json").read_text()):
+        entry = {**entry, "command": PRECOMPILED.sub("", entry["command"])}
+        group = Path(entry["directory"]) / entry["file"]
+        if "-unity" not in group.name:
+            entries.append(entry)
+            continue
+        for source in re.findall(r'#include *[<"](.+)[>"]', group.read_text()):
+            path = os.path.relpath(Path(entry["directory"]) / source, entry["directory"])
+            entries.append({**entry, "file": path, "command": entry["command"].replace(entry["file"], path)})
+    return entries
 
 
 def code_entries(build):

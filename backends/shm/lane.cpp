@@ -8,8 +8,8 @@
 namespace weft::shm {
 namespace {
 
-constexpr int kPolls = 8;             // polls of the peers' counters within one poll, if each rank has a core
-constexpr uint64_t kWork = 1 << 20;   // approximate bytes touched in one poll
+constexpr int kPolls = 8;  // polls of the peers' counters within one poll, if each rank has a core
+constexpr uint64_t kWorkPerPoll = 1 << 20;  // approximate bytes touched in one poll
 constexpr uint64_t kRegained = 4096;  // bytes of a half prefetched ahead of the operation that writes them
 constexpr uint64_t kAsked = 2048;  // up to this size a peer's half is prefetched at once, before it is read
 
@@ -130,7 +130,7 @@ Poll GroupLane::advance() {
     if (state_ == State::kHalves && take_halves()) moved = true;
     if (state_ == State::kRounds && advance_rounds(&work)) moved = true;
     if (state_ == State::kDone) return Poll::kFinished;
-    if (work >= kWork) return Poll::kAdvanced;
+    if (work >= kWorkPerPoll) return Poll::kAdvanced;
     advanced = advanced || moved;
     if (moved) pass = 0;
     if (!moved && polls > 1) group_->pause();

@@ -8,7 +8,7 @@
 namespace weft::shm {
 namespace {
 
-constexpr uint64_t kWork = 1 << 20;  // most bytes moved in one poll
+constexpr uint64_t kBytesPerPoll = 1 << 20;  // most bytes moved in one poll
 
 }  // namespace
 
@@ -35,7 +35,7 @@ void PairLane::start(const CollectiveArgs& args, uint64_t slot) {
 Poll PairLane::poll() {
   if (!running_) return Poll::kFinished;
   bool advanced = false;
-  for (uint64_t work = 0; work < kWork && move(next_); work += kPacketBytes) {
+  for (uint64_t work = 0; work < kBytesPerPoll && move(next_); work += kPacketBytes) {
     advanced = true;
     if (running_ && ++next_ == packets_) finish({});
     if (!running_) return Poll::kFinished;

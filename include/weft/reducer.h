@@ -81,8 +81,8 @@ typedef struct weft_plan {
 
 /* Rule by which a re-plan chooses where buckets end. docs/reducer.md: "Buckets". */
 typedef int32_t weft_planner;
-#define WEFT_PLANNER_DEFAULT 0
-#define WEFT_PLANNER_LIMITS 1 /* at bucket_limits, in the order of readiness */
+#define WEFT_PLANNER_DEFAULT 0 /* the default of the field that names the planner */
+#define WEFT_PLANNER_LIMITS 1  /* at bucket_limits, in the order of readiness */
 /* Where a model of the step leaves least communication after the last gradient. The re-plan measures the
  * cost of all-reduces (some tenths of a second). */
 #define WEFT_PLANNER_MODEL 2

@@ -130,6 +130,13 @@ inline Status check_call(const Context& context) {
   return {};
 }
 
+// Ends a call that made progress. In caller mode the program's callbacks run inside its calls, while no lock
+// is held; not inside a callback.
+inline void after_progress(Context& context) {
+  if (context.engine().mode() == Engine::Mode::kCaller && !CallbackMark::inside())
+    context.callbacks().run_posted();
+}
+
 inline Status usable(const weft_context* context) {
   WEFT_NOT_NULL(context);
   return check_call(*context->rep);

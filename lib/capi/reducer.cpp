@@ -44,11 +44,6 @@ weft_status in_step(weft_reducer* reducer, Body&& body) noexcept {
   });
 }
 
-// In caller mode the program's callbacks run inside its calls, while no lock is held.
-void after_progress(Context& context) {
-  if (context.engine().mode() == Engine::Mode::kCaller) context.callbacks().run_posted();
-}
-
 // Reads the program's options, with parameters and hook.
 Status read_options(const weft_reducer_options* given, Context& context, weft_reducer_options* options,
                     std::vector<weft_param>* params, weft_plan* plan, std::shared_ptr<Hook>* hook) {

@@ -50,12 +50,6 @@ Status usable(const weft_request* request) {
   return check_process(*request->context);
 }
 
-// In caller mode callbacks run inside the program's calls, while no lock is held.
-void after_progress(Context& context) {
-  if (context.engine().mode() == Engine::Mode::kCaller && !Callbacks::inside())
-    context.callbacks().run_posted();
-}
-
 }  // namespace
 
 extern "C" {

@@ -19,7 +19,7 @@ namespace {
 constexpr uint64_t kWorkBytes = uint64_t{1} << 20;
 constexpr uint64_t kMeanwhileBytes = uint64_t{256} << 10;
 // Idle polls between two checks of what the other ranks execute.
-constexpr uint32_t kCheckRounds = 32;
+constexpr uint32_t kRoundsPerCheck = 32;
 // Bytes of schedules that a lane keeps. The schedules of a reducer's buckets take a small part of the
 // buckets' own size.
 constexpr uint64_t kPlanBytes = uint64_t{16} << 20;
@@ -178,7 +178,7 @@ Poll TransportLane::poll() {
         return Poll::kAdvanced;
       }
       if (advanced) return Poll::kAdvanced;
-      if (++idle_polls_ % kCheckRounds != 0) return Poll::kWaiting;
+      if (++idle_polls_ % kRoundsPerCheck != 0) return Poll::kWaiting;
       if (Status status = check_peers(); !status.ok()) finish(std::move(status));
       return running_ ? Poll::kWaiting : Poll::kFinished;
     }

@@ -23,7 +23,7 @@ LaneKey key_of(uint32_t id) {
   return key;
 }
 
-CollectiveArgs all_reduce(Dtype dtype, ReduceOp op, std::byte* data, uint64_t count) {
+CollectiveArgs all_reduce_args(Dtype dtype, ReduceOp op, std::byte* data, uint64_t count) {
   CollectiveArgs args;
   args.coll = Coll::kAllReduce;
   args.dtype = dtype;
@@ -45,7 +45,7 @@ TransportTuner::TransportTuner(const LaneContext& ranks, const BackendArgs& args
       begin_ns_(args.clock.now_ns()) {}
 
 Status TransportTuner::run(bool one_shot, uint64_t bytes, uint64_t* slowest_ns, uint64_t* elapsed_ns) {
-  const CollectiveArgs args = all_reduce(Dtype::kF32, ReduceOp::kSum, memory_, bytes / sizeof(float));
+  const CollectiveArgs args = all_reduce_args(Dtype::kF32, ReduceOp::kSum, memory_, bytes / sizeof(float));
   if (Status failed = reach(args_, FailPlace::kMeasuring, runs_++); !failed.ok())
     return give_up(one_shot_, std::move(failed));
   const uint64_t start = args_.clock.now_ns();
@@ -62,7 +62,7 @@ Status TransportTuner::run(bool one_shot, uint64_t bytes, uint64_t* slowest_ns, 
 // the same time.
 Status TransportTuner::synchronise(uint64_t numbers[2]) {
   const CollectiveArgs args =
-      all_reduce(Dtype::kU64, ReduceOp::kMax, reinterpret_cast<std::byte*>(numbers), 2);
+      all_reduce_args(Dtype::kU64, ReduceOp::kMax, reinterpret_cast<std::byte*>(numbers), 2);
   return finish(one_shot_, args, one_shot_slot_++);
 }
 

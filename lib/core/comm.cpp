@@ -19,7 +19,7 @@ constexpr uint8_t kExchangeMessage = 2;
 // 3 is Drain::kMessage, 4 and 5 are the messages of core/generations.h, 6 is LaneMessages::kMessage.
 constexpr uint8_t kErrorMessage = 7;      // an agreed error; its result follows
 constexpr uint8_t kContinuesMessage = 8;  // the sender continues in spite of its last agreed error
-constexpr uint32_t kMaxText = 4096;
+constexpr uint32_t kMaxReportText = 4096;
 
 }  // namespace
 
@@ -362,7 +362,7 @@ void Comm::send_failure(const Status& status) {
   message.put(kFailMessage).put(info.code).put(info.evidence).put(info.slot).put(info.step);
   message.put(static_cast<uint32_t>(info.ranks.size()));
   for (const int rank : info.ranks) message.put(static_cast<int32_t>(rank));
-  message.put_string(std::string_view(info.text).substr(0, kMaxText));
+  message.put_string(std::string_view(info.text).substr(0, kMaxReportText));
   for (int r = 0; r < size_; r++) {
     if (r != rank_) control_->send(r, message.bytes());
   }
@@ -383,7 +383,7 @@ void Comm::adopt(int rank, ByteView message) {
     const auto failed = reader.get<int32_t>();
     if (failed >= 0 && failed < size_) info.ranks.push_back(failed);
   }
-  info.text = cat("rank ", rank, " reports: ", reader.get_string(kMaxText));
+  info.text = cat("rank ", rank, " reports: ", reader.get_string(kMaxReportText));
   if (!reader.done() || info.code <= Code::kOk || info.code > kLastCode) return;
   fail(Status(std::move(info)), false);
 }

@@ -5,7 +5,7 @@
 namespace weft {
 namespace {
 
-enum class What : uint8_t { kLeaving = 1, kHaveEverything = 2 };
+enum class DrainKind : uint8_t { kLeaving = 1, kHaveEverything = 2 };
 
 }  // namespace
 
@@ -20,7 +20,7 @@ Status Drain::drain() {
     if (r == comm_.rank()) continue;
     const uint64_t sent = engine.locked([&] { return comm_.collectives().sent_to(r); });
     ByteWriter message;
-    message.put(kMessage).put(What::kLeaving).put(sent);
+    message.put(kMessage).put(DrainKind::kLeaving).put(sent);
     comm_.control().send(r, message.bytes());
   }
   const bool taken = engine.wait([&] { return comm_.failed() || all_have_everything(); },
@@ -40,12 +40,12 @@ bool Drain::all_have_everything() const {
 }
 
 void Drain::on_message(int rank, ByteReader& message) {
-  const auto what = message.get<What>();
-  const auto sent = what == What::kLeaving ? message.get<uint64_t>() : 0;
+  const auto what = message.get<DrainKind>();
+  const auto sent = what == DrainKind::kLeaving ? message.get<uint64_t>() : 0;
   if (!message.done()) return;
   const auto r = static_cast<size_t>(rank);
-  if (what == What::kHaveEverything) has_everything_[r] = true;
-  if (what == What::kLeaving && leaving_[r].exchange(sent + 1) == 0) waiting_++;
+  if (what == DrainKind::kHaveEverything) has_everything_[r] = true;
+  if (what == DrainKind::kLeaving && leaving_[r].exchange(sent + 1) == 0) waiting_++;
   comm_.context().engine().notify();
 }
 
@@ -69,7 +69,7 @@ Poll Drain::poll() {
     leaving = 0;
     waiting_--;
     ByteWriter message;
-    message.put(kMessage).put(What::kHaveEverything);
+    message.put(kMessage).put(DrainKind::kHaveEverything);
     comm_.control().send(r, message.bytes());
   }
   return settled ? Poll::kParked : Poll::kWaiting;

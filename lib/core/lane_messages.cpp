@@ -9,7 +9,7 @@
 namespace weft {
 namespace {
 
-enum class What : uint8_t { kNote = 1, kConfirmed = 2 };
+enum class MessageKind : uint8_t { kNote = 1, kConfirmed = 2 };
 
 }  // namespace
 
@@ -35,7 +35,7 @@ Status LaneMessages::send(uint32_t lane, ByteView note, Deadline deadline) {
     confirmed_[id].resize(static_cast<size_t>(comm_.size()));
   }
   ByteWriter message;
-  message.put(kMessage).put(What::kNote).put(id).put(lane).put_bytes(note);
+  message.put(kMessage).put(MessageKind::kNote).put(id).put(lane).put_bytes(note);
   for (int r = 0; r < comm_.size(); r++) {
     if (r != comm_.rank()) comm_.control().send(r, message.bytes());
   }
@@ -69,22 +69,22 @@ std::vector<int> LaneMessages::awaited(uint32_t id) {
 }
 
 void LaneMessages::on_message(int rank, ByteReader& message) {
-  const auto what = message.get<What>();
+  const auto what = message.get<MessageKind>();
   const auto id = message.get<uint32_t>();
-  if (what == What::kConfirmed && message.done()) {
+  if (what == MessageKind::kConfirmed && message.done()) {
     const std::lock_guard lock(mutex_);
     const auto found = confirmed_.find(id);
     if (found == confirmed_.end()) return;
     found->second[static_cast<size_t>(rank)] = true;
     comm_.context().engine().notify();
   }
-  if (what != What::kNote) return;
+  if (what != MessageKind::kNote) return;
   const auto lane = message.get<uint32_t>();
   const ByteView note = message.get_bytes(kMaxBytes);
   if (!message.done()) return;
   deliver(lane, rank, note);
   ByteWriter answer;
-  answer.put(kMessage).put(What::kConfirmed).put(id);
+  answer.put(kMessage).put(MessageKind::kConfirmed).put(id);
   comm_.control().send(rank, answer.bytes());
 }
 

@@ -6,7 +6,7 @@
 namespace weft {
 namespace {
 
-constexpr uint32_t kMaxText = 2048;
+constexpr uint32_t kMaxResultText = 2048;
 
 }  // namespace
 
@@ -15,7 +15,7 @@ Bytes encode_result(const Status& result) {
   ByteWriter writer;
   writer.put(info.code).put(info.evidence).put(static_cast<uint32_t>(info.ranks.size()));
   for (const int rank : info.ranks) writer.put(static_cast<int32_t>(rank));
-  return writer.put_string(std::string_view(info.text).substr(0, kMaxText)).take();
+  return writer.put_string(std::string_view(info.text).substr(0, kMaxResultText)).take();
 }
 
 bool decode_result(ByteView bytes, int size, Status* result) {
@@ -30,7 +30,7 @@ bool decode_result(ByteView bytes, int size, Status* result) {
     if (rank < 0 || rank >= size || (i > 0 && rank <= info.ranks.back())) return false;
     info.ranks.push_back(rank);
   }
-  info.text = reader.get_string(kMaxText);
+  info.text = reader.get_string(kMaxResultText);
   if (!reader.done() || info.code < Code::kOk || info.code > kLastCode) return false;
   if (info.evidence < Evidence::kNone || info.evidence > Evidence::kReport) return false;
   if (info.code != Code::kOk) {

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/text.h"
+#include "rendezvous/unsigned_bytes.h"
 
 namespace weft {
 namespace {
@@ -15,13 +16,6 @@ constexpr std::array<std::byte, 8> kMagic = {std::byte{0x89}, std::byte{'W'}, st
                                              std::byte{'F'},  std::byte{'T'}, std::byte{'\r'},
                                              std::byte{'\n'}, std::byte{0x1a}};
 constexpr size_t kProofBytes = sizeof(Key);
-
-const unsigned char* raw(const std::byte* bytes) {
-  return reinterpret_cast<const unsigned char*>(bytes);
-}
-unsigned char* raw(std::byte* bytes) {
-  return reinterpret_cast<unsigned char*>(bytes);
-}
 
 // Keyed BLAKE2b-256 of label and message.
 Key keyed_hash(const Key& key, std::string_view label, ByteView message) {

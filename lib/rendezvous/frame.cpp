@@ -1,19 +1,13 @@
 #include "rendezvous/frame.h"
 
 #include "base/text.h"
+#include "rendezvous/unsigned_bytes.h"
 
 namespace weft {
 namespace {
 
 constexpr size_t kHeaderBytes = crypto_secretstream_xchacha20poly1305_HEADERBYTES;
 constexpr size_t kOverhead = crypto_secretstream_xchacha20poly1305_ABYTES;
-
-const unsigned char* raw(const std::byte* bytes) {
-  return reinterpret_cast<const unsigned char*>(bytes);
-}
-unsigned char* raw(std::byte* bytes) {
-  return reinterpret_cast<unsigned char*>(bytes);
-}
 
 }  // namespace
 

@@ -98,7 +98,7 @@ void SocketMesh::send(int rank, ByteView message) {
 void SocketMesh::leave() {
   if (core_->leaving.exchange(true)) return;
   for (const auto& peer : core_->peers) {
-    if (peer) core_->send(*peer, mesh::plain_frame(mesh::Type::kGoodbye));
+    if (peer) core_->send(*peer, mesh::plain_frame(mesh::MeshFrame::kGoodbye));
   }
   // Data that does not fit into the sockets at once gets a bounded time, for all peers together.
   const Deadline deadline = Deadline::after(core_->clock, kGoodbyeMs, 0);
@@ -129,7 +129,7 @@ Status SocketMesh::send_fd(int rank, int fd) {
   if (peer == nullptr || !peer->same_host) return not_connected(rank);
   const std::lock_guard lock(peer->send_mutex);
   return peer->connection
-      .send_with_fd(mesh::plain_frame(mesh::Type::kFd), fd, core_->clock,
+      .send_with_fd(mesh::plain_frame(mesh::MeshFrame::kFd), fd, core_->clock,
                     Deadline::after(core_->clock, kSendFdMs, 0))
       .with_ranks({rank})
       .with_prefix(cat("sending a file descriptor to rank ", rank, ": "));

@@ -17,7 +17,7 @@
 namespace weft {
 namespace {
 
-using mesh::Type;
+using mesh::MeshFrame;
 
 // Most bytes queued for a peer that does not read; further messages are dropped.
 constexpr size_t kQueueMost = 8u << 20;
@@ -77,8 +77,8 @@ Status SocketMesh::Core::read_early(MeshPeer& peer) {
   const Status status = peer.connection.read(&frames, &closed, &fds);
   for (Fd& fd : fds) peer.fds.push_back(std::move(fd));
   for (Bytes& frame : frames) {
-    if (mesh::type_of(frame) == Type::kHeartbeat) continue;  // timeouts are not checked yet
-    if (mesh::type_of(frame) != Type::kFd) {
+    if (mesh::type_of(frame) == MeshFrame::kHeartbeat) continue;  // timeouts are not checked yet
+    if (mesh::type_of(frame) != MeshFrame::kFd) {
       peer.early.push_back(std::move(frame));
     } else if (static_cast<size_t>(++peer.fd_frames) > peer.fds.size()) {
       return Status::error(Code::kSystem,
@@ -184,7 +184,7 @@ void SocketMesh::Core::forgive(uint64_t pause_ns, uint64_t now_ns) {
 
 // Sends a frame that consists of its type only. Skipped if another thread is sending or if it would have to
 // wait.
-void SocketMesh::Core::send_plain(MeshPeer& peer, Type type) {
+void SocketMesh::Core::send_plain(MeshPeer& peer, MeshFrame type) {
   const std::unique_lock lock(peer.send_mutex, std::try_to_lock);
   if (!lock.owns_lock() || peer.broken || peer.connection.queued() > 0) return;
   peer.connection.send(mesh::plain_frame(type));
@@ -196,7 +196,7 @@ void SocketMesh::Core::send_plain(MeshPeer& peer, Type type) {
 void SocketMesh::Core::give_signs_of_life() {
   if (leaving.load()) return;
   for (const auto& each : peers) {
-    if (each) send_plain(*each, Type::kHeartbeat);
+    if (each) send_plain(*each, MeshFrame::kHeartbeat);
   }
 }
 
@@ -209,7 +209,7 @@ void SocketMesh::Core::judge(MeshPeer& peer, uint64_t now_ns) {
     read(peer);
     if (stopped() || peer.ended || peer.left || !heartbeat.missed(peer.heard_ns, now_ns)) return;
   }
-  send_plain(peer, Type::kMissed);
+  send_plain(peer, MeshFrame::kMissed);
   end(peer,
       Status::error(Code::kPeerFailed, missed_text(peer.rank), Evidence::kHeartbeat).with_ranks({peer.rank}));
 }
@@ -287,20 +287,20 @@ void SocketMesh::Core::read(MeshPeer& peer) {
 void SocketMesh::Core::deliver(MeshPeer& peer, ByteView frame) {
   ControlListener* told = listener.load(std::memory_order_acquire);
   switch (mesh::type_of(frame)) {
-    case Type::kMessage:
+    case MeshFrame::kMessage:
       told->on_message(peer.rank, frame.subspan(1));
       return;
-    case Type::kGoodbye:
+    case MeshFrame::kGoodbye:
       if (!std::exchange(peer.left, true)) told->on_peer_left(peer.rank);
       return;
-    case Type::kMissed:
+    case MeshFrame::kMissed:
       end(peer, Status::error(Code::kPeerFailed, cat("rank ", peer.rank, " reports: ", missed_text(rank)),
                               Evidence::kReport)
                     .with_ranks({rank}));
       return;
-    case Type::kHeartbeat:
-    case Type::kFd:
-    case Type::kHello:
+    case MeshFrame::kHeartbeat:
+    case MeshFrame::kFd:
+    case MeshFrame::kHello:
       return;
   }
   end(peer, Status::error(Code::kPeerFailed,

@@ -66,7 +66,7 @@ struct SocketMesh::Core {
   void end(MeshPeer& peer, const Status& why);
   Deadline next_look() const;
   void forgive(uint64_t pause_ns, uint64_t now_ns);
-  void send_plain(MeshPeer& peer, mesh::Type type);
+  void send_plain(MeshPeer& peer, mesh::MeshFrame type);
   void give_signs_of_life();
   std::string missed_text(int missed) const;
   void judge(MeshPeer& peer, uint64_t now_ns);

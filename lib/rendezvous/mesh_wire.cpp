@@ -40,31 +40,31 @@ bool decode(ByteView bytes, Advertisement* advertisement) {
 
 Bytes hello_frame(int rank) {
   ByteWriter writer;
-  return writer.put(Type::kHello).put(static_cast<int32_t>(rank)).take();
+  return writer.put(MeshFrame::kHello).put(static_cast<int32_t>(rank)).take();
 }
 
 std::optional<int> hello_rank(ByteView frame) {
   ByteReader reader(frame);
-  const Type type = reader.get<Type>();
+  const MeshFrame type = reader.get<MeshFrame>();
   const int32_t rank = reader.get<int32_t>();
-  if (!reader.done() || type != Type::kHello) return std::nullopt;
+  if (!reader.done() || type != MeshFrame::kHello) return std::nullopt;
   return rank;
 }
 
 Bytes message_frame(ByteView message) {
   Bytes frame;
   frame.reserve(1 + message.size());
-  frame.push_back(static_cast<std::byte>(Type::kMessage));
+  frame.push_back(static_cast<std::byte>(MeshFrame::kMessage));
   frame.insert(frame.end(), message.begin(), message.end());
   return frame;
 }
 
-Bytes plain_frame(Type type) {
+Bytes plain_frame(MeshFrame type) {
   return {static_cast<std::byte>(type)};
 }
 
-Type type_of(ByteView frame) {
-  return frame.empty() ? Type(0) : static_cast<Type>(frame[0]);
+MeshFrame type_of(ByteView frame) {
+  return frame.empty() ? MeshFrame(0) : static_cast<MeshFrame>(frame[0]);
 }
 
 }  // namespace weft::mesh

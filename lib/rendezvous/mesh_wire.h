@@ -25,7 +25,7 @@ Bytes encode(const Advertisement& advertisement);
 bool decode(ByteView bytes, Advertisement* advertisement);
 
 // The first byte of every frame.
-enum class Type : uint8_t {
+enum class MeshFrame : uint8_t {
   kHello = 1,      // the sender's rank: the first frame on a connection
   kMessage = 2,    // from Control::send
   kFd = 3,         // a descriptor was sent with this frame
@@ -38,7 +38,7 @@ Bytes hello_frame(int rank);
 // Returns the rank in a hello frame; empty for another frame.
 std::optional<int> hello_rank(ByteView frame);
 Bytes message_frame(ByteView message);
-Bytes plain_frame(Type type);
-Type type_of(ByteView frame);  // Type(0) for an empty frame
+Bytes plain_frame(MeshFrame type);
+MeshFrame type_of(ByteView frame);  // MeshFrame(0) for an empty frame
 
 }  // namespace weft::mesh

@@ -18,23 +18,20 @@
 #include "rendezvous/socket.h"
 
 namespace weft {
-namespace {
-
 // Shared with the thread, which may outlive the call, its clock and its context.
-struct Question {
+struct Resolver::Question {
+  // Runs on the thread.
+  void ask() {
+    status = guarded([&] { return first_address(host, false, &numeric); });
+    const uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(answered.get(), &one, sizeof one);
+  }
+
   std::string host;
   Fd answered;  // an eventfd; the fields below may be read once it is readable
   Status status;
   std::string numeric;
 };
-
-void ask(Question& question) {
-  question.status = guarded([&] { return first_address(question.host, false, &question.numeric); });
-  const uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(question.answered.get(), &one, sizeof one);
-}
-
-}  // namespace
 
 struct Resolver::Questions {
   // Returns the running query of this host, or starts one.
@@ -60,7 +57,7 @@ struct Resolver::Questions {
     question->answered = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (!question->answered.valid()) return Status::system("eventfd", errno);
     std::thread thread;
-    WEFT_TRY(start_thread("weft-resolve", [question] { ask(*question); }, on_thread_start, &thread));
+    WEFT_TRY(start_thread("weft-resolve", [question] { question->ask(); }, on_thread_start, &thread));
     thread.detach();
     *begun = question;
     return {};

@@ -25,6 +25,7 @@ class Resolver {
                  std::string* numeric) const;
 
  private:
+  struct Question;
   struct Questions;
   std::shared_ptr<Questions> questions_;
 };

@@ -17,9 +17,9 @@
 namespace weft {
 namespace {
 
-constexpr uint64_t kAlignment = 256;       // as cudaMalloc's
-constexpr uint64_t kLookNs = 100'000'000;  // interval of the watcher's checks
-constexpr int64_t kEndMs = 3000;           // for a launch in progress: before it is aborted, and again after
+constexpr uint64_t kCaptureAlignment = 256;  // as cudaMalloc's
+constexpr uint64_t kLookNs = 100'000'000;    // interval of the watcher's checks
+constexpr int64_t kEndMs = 3000;  // for a launch in progress: before it is aborted, and again after
 
 struct NamedFlag {
   uint64_t flag;
@@ -170,7 +170,7 @@ Status Captures::make_memory() {
   for (uint32_t b = 0; b < s_.plan.buckets.size(); b++) {
     offsets.push_back(bytes);
     const uint64_t comm_bytes = s_.plan.buckets[b].count * dtype_size(s_.fused_dtype(b));
-    bytes += round_up(std::max<uint64_t>(comm_bytes, 1), kAlignment);
+    bytes += round_up(std::max<uint64_t>(comm_bytes, 1), kCaptureAlignment);
   }
   std::byte* memory = nullptr;
   WEFT_TRY(lane_->allocate(bytes, &memory).with_prefix("memory for the buckets of captured steps: "));

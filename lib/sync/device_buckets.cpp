@@ -10,7 +10,7 @@
 namespace weft {
 namespace {
 
-constexpr uint64_t kAlignment = 256;  // as cudaMalloc's
+constexpr uint64_t kDeviceAlignment = 256;  // as cudaMalloc's
 
 // True if the bucket's collective does not need the host. Equal on all ranks unless their devices differ.
 bool can_stay(const ReducerState& s, const Slot& slot) {
@@ -38,7 +38,7 @@ Status DeviceBuckets::make(ReducerState* s, const DeviceBuckets* old, std::share
     const uint32_t b = slot.bucket;
     staying.push_back(b);
     offsets[b] = made->bytes_;
-    made->bytes_ += round_up(s->plan.buckets[b].count * dtype_size(s->fused_dtype(b)), kAlignment);
+    made->bytes_ += round_up(s->plan.buckets[b].count * dtype_size(s->fused_dtype(b)), kDeviceAlignment);
   }
   if (staying.empty()) return {};
   Collectives& collectives = s->comm->collectives();
@@ -72,7 +72,7 @@ Status DeviceBuckets::make(ReducerState* s, const DeviceBuckets* old, std::share
 }
 
 Status DeviceBuckets::make_norms(const ReducerState& s, const std::vector<uint32_t>& staying) {
-  constexpr uint64_t kStretches = Norms::kPieceElements / kSquaresStretch;
+  constexpr uint64_t kRanges = Norms::kPieceElements / kSquaresRange;
   uint64_t most = 0;  // most pieces of a bucket
   for (const uint32_t b : staying) {
     uint64_t pieces = 0;
@@ -82,7 +82,7 @@ Status DeviceBuckets::make_norms(const ReducerState& s, const std::vector<uint32
   }
   const int device = calls_[staying.front()].device;
   // Kernels of different sums run one after the other, so they share parts_.
-  const uint64_t parts = kStretches * sizeof(SquaresPart);
+  const uint64_t parts = kRanges * sizeof(SquaresPart);
   WEFT_TRY(s.comm->collectives().allocate_on_device(device, parts, &parts_));
   std::byte* memory = nullptr;
   WEFT_TRY(s.reach.accelerator->allocate_pinned(device, most * sizeof(Squares), &memory));

@@ -9,7 +9,7 @@
 namespace weft {
 namespace {
 
-constexpr uint64_t kAlignment = 64;
+constexpr uint64_t kEntryAlignment = 64;
 constexpr uint64_t kMostBytes = uint64_t{1} << 47;  // no machine has more, and sums of it do not overflow
 
 struct Key {
@@ -53,8 +53,8 @@ Status Grown::reserve(uint64_t bytes, uint64_t keep) {
   };
   if (bytes > kMostBytes) return refused();
   // Reserves a little more, because counts vary.
-  const uint64_t size = round_up(bytes + bytes / 8, kAlignment);
-  std::byte* const block = allocator_.get(size, kAlignment);
+  const uint64_t size = round_up(bytes + bytes / 8, kEntryAlignment);
+  std::byte* const block = allocator_.get(size, kEntryAlignment);
   if (block == nullptr) return refused();
   if (keep > 0) std::memcpy(block, block_, keep);
   if (block_ != nullptr) allocator_.put(block_, size_);

@@ -11,7 +11,7 @@
 namespace weft {
 namespace {
 
-constexpr NamedValue kFlags[] = {
+constexpr NamedValue kReducerFlags[] = {
     WEFT_NAMED(WEFT_REDUCER_RETAIN),        WEFT_NAMED(WEFT_REDUCER_ABSENT),
     WEFT_NAMED(WEFT_REDUCER_UNEVEN),        WEFT_NAMED(WEFT_REDUCER_STOP_WHEN_EXHAUSTED),
     WEFT_NAMED(WEFT_REDUCER_STATIC),        WEFT_NAMED(WEFT_REDUCER_BUFFERS),
@@ -44,7 +44,7 @@ constexpr Rule kRules[] = {
 };
 
 Status check_rules(uint64_t flags) {
-  WEFT_TRY(check_flags("weft_reducer_options.flags", flags, kFlags));
+  WEFT_TRY(check_flags("weft_reducer_options.flags", flags, kReducerFlags));
   for (const Rule& rule : kRules) {
     if ((flags & rule.flags) != rule.flags) continue;
     if ((flags & rule.needs) != rule.needs || (flags & rule.excludes) != 0) {

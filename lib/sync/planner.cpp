@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kMostPieces = 2048;
 
 // Parameters that are neighbours in the order of readiness and stay together.
-struct Piece {
+struct ReadyPiece {
   std::vector<uint32_t> params;
   uint64_t bytes = 0;
   uint64_t ready_ns = 0;  // of the last one
@@ -40,10 +40,10 @@ std::vector<uint32_t> by_readiness(const ReadyTimes& ready) {
 }
 
 // Returns the dense parameters that may share buckets, one list for each dtype and device.
-std::vector<std::vector<Piece>> pieces_of(const Manifest& manifest, const std::vector<uint32_t>& order,
-                                          const ReadyTimes& ready) {
+std::vector<std::vector<ReadyPiece>> pieces_of(const Manifest& manifest, const std::vector<uint32_t>& order,
+                                               const ReadyTimes& ready) {
   const uint64_t last = last_ready(ready);
-  std::map<std::tuple<Dtype, bool, int32_t, int32_t>, std::vector<Piece>> kinds;
+  std::map<std::tuple<Dtype, bool, int32_t, int32_t>, std::vector<ReadyPiece>> kinds;
   uint64_t total = 0;
   for (const uint32_t i : order) {
     const Param& param = manifest.params[i];
@@ -53,12 +53,12 @@ std::vector<std::vector<Piece>> pieces_of(const Manifest& manifest, const std::v
         {{i}, bytes, when(ready[i], last)});
     total += bytes;
   }
-  std::vector<std::vector<Piece>> lists;
+  std::vector<std::vector<ReadyPiece>> lists;
   for (auto& [kind, pieces] : kinds) {
     if (pieces.size() > kMostPieces) {
-      std::vector<Piece> fewer;
+      std::vector<ReadyPiece> fewer;
       const uint64_t least = total / kMostPieces + 1;
-      for (Piece& piece : pieces) {
+      for (ReadyPiece& piece : pieces) {
         if (fewer.empty() || fewer.back().bytes >= least) {
           fewer.push_back(std::move(piece));
           continue;
@@ -83,7 +83,7 @@ struct Bucket {
 // through[j] is that time for the first j pieces. If piece i is the first one of the last bucket, the time is
 // max(through[i], ready time of piece j - 1) + cost of pieces i to j - 1. The best i gives the minimum.
 // most: the largest size in bytes of a bucket of several pieces.
-void cut(const std::vector<Piece>& pieces, const TransferCost& cost, uint64_t most,
+void cut(const std::vector<ReadyPiece>& pieces, const TransferCost& cost, uint64_t most,
          std::vector<Bucket>* buckets) {
   struct Best {
     uint64_t through_ns = UINT64_MAX;
@@ -190,7 +190,7 @@ Plan plan_by_model(const Manifest& manifest, const std::vector<uint64_t>& limits
   std::vector<Bucket> buckets;
   const bool by_need = launch == LaunchOrder::kFirstNeeded;
   const uint64_t most = by_need ? bucket_limits(limits).back() : UINT64_MAX;
-  for (const std::vector<Piece>& pieces : pieces_of(manifest, order, ready))
+  for (const std::vector<ReadyPiece>& pieces : pieces_of(manifest, order, ready))
     cut(pieces, cost, most, &buckets);
   for (const uint32_t i : order) {
     if (manifest.params[i].reduced() && manifest.params[i].sparse()) {

@@ -7,7 +7,7 @@ namespace weft {
 namespace {
 
 // The bytes of a move, with their current position.
-struct Piece {
+struct MovedPiece {
   uint64_t at = 0;
   uint64_t to = 0;
   uint64_t bytes = 0;
@@ -20,9 +20,9 @@ void move(std::byte* memory, uint64_t from, uint64_t to, uint64_t bytes) {
 }
 
 // Closes the gaps. The pieces are sorted by position, and keep that order.
-void pack(std::byte* memory, std::vector<Piece>& pieces) {
+void pack(std::byte* memory, std::vector<MovedPiece>& pieces) {
   uint64_t at = 0;
-  for (Piece& piece : pieces) {
+  for (MovedPiece& piece : pieces) {
     move(memory, piece.at, at, piece.bytes);
     piece.at = at;
     at += piece.bytes;
@@ -32,8 +32,8 @@ void pack(std::byte* memory, std::vector<Piece>& pieces) {
 // Sorts the packed pieces into their new order, from the last one backwards. Each round takes as many pieces
 // as the scratch holds out of the row, closes the row, and puts them after it. pieces: by current position;
 // order: by new position.
-void reorder(std::byte* memory, std::vector<Piece*>& pieces, std::vector<Piece*>& order, std::byte* scratch,
-             uint64_t scratch_bytes) {
+void reorder(std::byte* memory, std::vector<MovedPiece*>& pieces, std::vector<MovedPiece*>& order,
+             std::byte* scratch, uint64_t scratch_bytes) {
   for (;;) {
     // Pieces that are last already stay.
     while (!pieces.empty() && pieces.back() == order.back()) {
@@ -49,7 +49,7 @@ void reorder(std::byte* memory, std::vector<Piece*>& pieces, std::vector<Piece*>
       order.pop_back();
     }
     uint64_t at = 0;
-    for (Piece* piece : pieces) {
+    for (MovedPiece* piece : pieces) {
       if (piece->parked) {
         std::memcpy(scratch + (piece->end - piece->bytes - begin), memory + piece->at, piece->bytes);
         piece->at = piece->end - piece->bytes;
@@ -60,7 +60,7 @@ void reorder(std::byte* memory, std::vector<Piece*>& pieces, std::vector<Piece*>
       }
     }
     std::memcpy(memory + begin, scratch, end - begin);
-    std::erase_if(pieces, [](const Piece* piece) { return piece->parked; });
+    std::erase_if(pieces, [](const MovedPiece* piece) { return piece->parked; });
   }
 }
 
@@ -69,18 +69,19 @@ void reorder(std::byte* memory, std::vector<Piece*>& pieces, std::vector<Piece*>
 void relayout(std::byte* memory, std::vector<Move> moves, std::byte* scratch, uint64_t scratch_bytes) {
   std::erase_if(moves, [](const Move& m) { return m.bytes == 0; });
   std::sort(moves.begin(), moves.end(), [](const Move& a, const Move& b) { return a.from < b.from; });
-  std::vector<Piece> all;
+  std::vector<MovedPiece> all;
   all.reserve(moves.size());
   for (const Move& m : moves) all.push_back({.at = m.from, .to = m.to, .bytes = m.bytes});
   pack(memory, all);
-  std::vector<Piece*> pieces;
+  std::vector<MovedPiece*> pieces;
   pieces.reserve(all.size());
-  for (Piece& piece : all) pieces.push_back(&piece);
-  std::vector<Piece*> order = pieces;
-  std::sort(order.begin(), order.end(), [](const Piece* a, const Piece* b) { return a->to < b->to; });
+  for (MovedPiece& piece : all) pieces.push_back(&piece);
+  std::vector<MovedPiece*> order = pieces;
+  std::sort(order.begin(), order.end(),
+            [](const MovedPiece* a, const MovedPiece* b) { return a->to < b->to; });
   uint64_t end = 0;
-  for (Piece* piece : order) piece->end = end += piece->bytes;
-  const std::vector<Piece*> placed = order;
+  for (MovedPiece* piece : order) piece->end = end += piece->bytes;
+  const std::vector<MovedPiece*> placed = order;
   reorder(memory, pieces, order, scratch, scratch_bytes);
   // In the packed new order no piece is beyond its new position.
   for (size_t i = placed.size(); i-- > 0;) {

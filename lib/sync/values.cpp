@@ -20,8 +20,8 @@ namespace {
 
 constexpr uint32_t kInFlight = 2;
 constexpr uint64_t kAllFlags = WEFT_BROADCAST_PARAMS | WEFT_BROADCAST_STATE | WEFT_BROADCAST_BUFFERS;
-constexpr NamedValue kFlags[] = {WEFT_NAMED(WEFT_BROADCAST_PARAMS), WEFT_NAMED(WEFT_BROADCAST_STATE),
-                                 WEFT_NAMED(WEFT_BROADCAST_BUFFERS)};
+constexpr NamedValue kBroadcastFlags[] = {WEFT_NAMED(WEFT_BROADCAST_PARAMS), WEFT_NAMED(WEFT_BROADCAST_STATE),
+                                          WEFT_NAMED(WEFT_BROADCAST_BUFFERS)};
 
 // A rank's vote before a broadcast or a comparison moves any values. Sent as raw bytes.
 struct ValuesVote {
@@ -294,7 +294,7 @@ Status Reducer::broadcast(const weft_broadcast_options& options, const Status& g
   std::unique_ptr<Messages> messages;
   const Status wish = [&]() -> Status {
     WEFT_TRY(given);
-    WEFT_TRY(check_flags("weft_broadcast_options.flags", options.flags, kFlags));
+    WEFT_TRY(check_flags("weft_broadcast_options.flags", options.flags, kBroadcastFlags));
     if (mine.chunk_bytes < kLeastChunkBytes) {
       return Status::error(Code::kArg,
                            cat("weft_broadcast_options.chunk_bytes is ", mine.chunk_bytes, ": allowed are ",

@@ -30,7 +30,8 @@ LIBRARY = "libweft.so.0.9.0"
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("build", type=Path, nargs="?", default=ROOT / "build", help="build folder; default build")
+    parser.add_argument("build", type=Path, nargs="?", default=ROOT / "build-mutants",
+                        help="build folder, configured with -Dgrouped=false; default build-mutants")
     parser.add_argument("--only", type=int, action="append", help="number of a mutant, from 1; may be repeated")
     parser.add_argument("--sample", type=int, help="number of mutants to draw by --seed")
     parser.add_argument("--seed", default="", help="any text; equal texts draw the same mutants")
@@ -109,6 +110,8 @@ class Build:
         self.made, self.commands, self.taken, self.sound = set(), {}, {}, {}
         commands = json.loads((self.folder / "compile_commands.json").read_text())
         self.compiles = {entry["output"]: entry["command"] for entry in commands}
+        if any("-unity" in output for output in self.compiles):
+            raise SystemExit(f"{folder} compiles sources in groups: configure it with -Dgrouped=false")
 
     def program(self, test):
         return f"{FOLDERS[test.split('_')[0]]}/{test}"

@@ -102,6 +102,6 @@ TEST_CASE("a number out of range is refused with its range") {
   options.timeout_ms = -2;
   CHECK(says(refusal(options), "timeout_ms is -2"));
   options = {};
-  options.reserved2 = 1;
-  CHECK(says(refusal(options), "reserved2 is 1: it must be 0"));
+  options.reserved = 1;
+  CHECK(says(refusal(options), "reserved is 1: it must be 0"));
 }

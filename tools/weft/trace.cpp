@@ -23,7 +23,7 @@ constexpr size_t kMostRows = 32;
 struct Group {
   std::vector<FlightFile> files;
   int64_t written = 0;
-  Verdict verdict;
+  Diagnosis diagnosis;
   const weft::FlightRecord& record() const { return files.front().record; }
 };
 
@@ -46,7 +46,7 @@ std::vector<Group> grouped(FlightFolder* folder) {
   for (auto& [key, group] : groups) ordered.push_back(std::move(group));
   std::stable_sort(ordered.begin(), ordered.end(),
                    [](const Group& a, const Group& b) { return a.written < b.written; });
-  for (Group& group : ordered) group.verdict = judge(group.files);
+  for (Group& group : ordered) group.diagnosis = diagnose(group.files);
   return ordered;
 }
 
@@ -84,7 +84,7 @@ Row row_of(const FlightFile& file) {
 }
 
 bool at_fault(const Group& group, int rank) {
-  const std::vector<int>& ranks = group.verdict.ranks;
+  const std::vector<int>& ranks = group.diagnosis.ranks;
   return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
 
@@ -111,7 +111,7 @@ void print(const Group& group) {
   const weft::FlightRecord& record = group.record();
   std::printf("Communicator %s%s of %d ranks over %s: %zu flight records.\n\n%s\n\n",
               comm_text(record).c_str(), record.job.empty() ? "" : cat(" (job ", record.job, ")").c_str(),
-              record.size, record.backend.c_str(), group.files.size(), group.verdict.text.c_str());
+              record.size, record.backend.c_str(), group.files.size(), group.diagnosis.text.c_str());
   std::printf("%7s  %-58s %-16s %s\n", "rank", "was", "waiting", "says");
   // With many ranks, those at fault come first.
   std::vector<const FlightFile*> files;
@@ -131,14 +131,19 @@ void print(const Group& group) {
 }
 
 json json_of(const Group& group) {
-  const Verdict& verdict = group.verdict;
+  const Diagnosis& diagnosis = group.diagnosis;
   const weft::FlightRecord& record = group.record();
-  json result{{"comm", comm_text(record)},    {"job", record.job},
-              {"size", record.size},          {"backend", record.backend},
-              {"cause", name(verdict.cause)}, {"ranks", verdict.ranks},
-              {"text", verdict.text},         {"without_record", without_record(group)}};
-  if (verdict.has_operation) {
-    result["operation"] = {{"lane", verdict.lane.id}, {"slot", verdict.slot}, {"call", verdict.operation}};
+  json result{{"comm", comm_text(record)},
+              {"job", record.job},
+              {"size", record.size},
+              {"backend", record.backend},
+              {"cause", name(diagnosis.cause)},
+              {"ranks", diagnosis.ranks},
+              {"text", diagnosis.text},
+              {"without_record", without_record(group)}};
+  if (diagnosis.has_operation) {
+    result["operation"] = {
+        {"lane", diagnosis.lane.id}, {"slot", diagnosis.slot}, {"call", diagnosis.operation}};
   }
   json& records = result["records"] = json::array();
   for (const FlightFile& file : group.files) {
@@ -162,7 +167,7 @@ int explain(const std::string& path, bool as_json) {
   bool named = false;
   json list = json::array();
   for (const Group& group : groups) {
-    named |= !group.verdict.ranks.empty();
+    named |= !group.diagnosis.ranks.empty();
     as_json ? list.push_back(json_of(group)) : print(group);
   }
   if (as_json) {

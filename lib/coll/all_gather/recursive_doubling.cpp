@@ -4,7 +4,7 @@
 namespace weft::coll::all_gather {
 namespace {
 
-void build(const Shape& shape, Schedule& schedule) {
+void build_recursive_doubling(const Shape& shape, Schedule& schedule) {
   const Partners partners(shape.rank, shape.size);
   const auto block = [&](int rank) { return target(static_cast<uint64_t>(rank) * shape.bytes()); };
   if (partners.waits()) schedule.send(partners.mate(), 0, source(), shape.bytes());
@@ -40,7 +40,7 @@ void build(const Shape& shape, Schedule& schedule) {
 }  // namespace
 
 const Algorithm& recursive_doubling() {
-  static constexpr Algorithm kRow{Coll::kAllGather, "recursive_doubling", never, build};
+  static constexpr Algorithm kRow{Coll::kAllGather, "recursive_doubling", never, build_recursive_doubling};
   return kRow;
 }
 

@@ -4,7 +4,7 @@
 namespace weft::coll::all_gather {
 namespace {
 
-void build(const Shape& shape, Schedule& schedule) {
+void build_ring(const Shape& shape, Schedule& schedule) {
   const int n = shape.size;
   const auto block = [&](int index) {
     return target(static_cast<uint64_t>((index + n) % n) * shape.bytes());
@@ -22,7 +22,7 @@ void build(const Shape& shape, Schedule& schedule) {
 }  // namespace
 
 const Algorithm& ring() {
-  static constexpr Algorithm kRow{Coll::kAllGather, "ring", never, build};
+  static constexpr Algorithm kRow{Coll::kAllGather, "ring", never, build_ring};
   return kRow;
 }
 

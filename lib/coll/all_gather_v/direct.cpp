@@ -4,7 +4,7 @@
 namespace weft::coll::all_gather_v {
 namespace {
 
-void build(const Shape& shape, Schedule& schedule) {
+void build_direct(const Shape& shape, Schedule& schedule) {
   const BlockList& to = shape.blocks->to;
   const uint64_t own = to.count(shape.rank) * shape.element;
   for (int distance = 1; distance < shape.size; distance++) {
@@ -20,7 +20,7 @@ void build(const Shape& shape, Schedule& schedule) {
 }  // namespace
 
 const Algorithm& direct() {
-  static constexpr Algorithm kRow{Coll::kAllGatherV, "direct", always, build};
+  static constexpr Algorithm kRow{Coll::kAllGatherV, "direct", always, build_direct};
   return kRow;
 }
 

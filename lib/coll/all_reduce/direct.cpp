@@ -6,7 +6,7 @@
 namespace weft::coll::all_reduce {
 namespace {
 
-void build(const Shape& shape, Schedule& schedule) {
+void build_direct(const Shape& shape, Schedule& schedule) {
   const auto slice_at = [&](int rank) { return slice_of(shape, rank, shape.size); };
   const auto folded = [&](uint64_t, const Slice& own) { return target(own.begin * shape.element); };
   const auto gather = [&](uint64_t c, uint64_t chunk) {
@@ -28,7 +28,7 @@ void build(const Shape& shape, Schedule& schedule) {
 }  // namespace
 
 const Algorithm& direct() {
-  static constexpr Algorithm kRow{Coll::kAllReduce, "direct", always, build};
+  static constexpr Algorithm kRow{Coll::kAllReduce, "direct", always, build_direct};
   return kRow;
 }
 

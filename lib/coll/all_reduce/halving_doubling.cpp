@@ -14,7 +14,7 @@ Slice slices_of(const Shape& shape, int begin, int end, int parts) {
   return {first.begin, last.begin + last.count - first.begin};
 }
 
-void build(const Shape& shape, Schedule& schedule) {
+void build_halving_doubling(const Shape& shape, Schedule& schedule) {
   const Partners partners(shape.rank, shape.size);
   const int parts = partners.size();
   const Ref room = schedule.scratch(shape.bytes());
@@ -61,7 +61,7 @@ void build(const Shape& shape, Schedule& schedule) {
 }  // namespace
 
 const Algorithm& halving_doubling() {
-  static constexpr Algorithm kRow{Coll::kAllReduce, "halving_doubling", never, build, true};
+  static constexpr Algorithm kRow{Coll::kAllReduce, "halving_doubling", never, build_halving_doubling, true};
   return kRow;
 }
 

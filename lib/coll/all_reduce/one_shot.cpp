@@ -11,7 +11,7 @@ bool small(const Shape& shape) {
   return shape.size == 1 || shape.bytes() <= shape.one_shot.value_or(table_one_shot(shape.size));
 }
 
-void build(const Shape& shape, Schedule& schedule) {
+void build_one_shot(const Shape& shape, Schedule& schedule) {
   std::vector<Ref> inputs(static_cast<size_t>(shape.size), source());
   for (int distance = 1; distance < shape.size; distance++) {
     const int to = (shape.rank + distance) % shape.size;
@@ -27,7 +27,7 @@ void build(const Shape& shape, Schedule& schedule) {
 }  // namespace
 
 const Algorithm& one_shot() {
-  static constexpr Algorithm kRow{Coll::kAllReduce, "one_shot", small, build};
+  static constexpr Algorithm kRow{Coll::kAllReduce, "one_shot", small, build_one_shot};
   return kRow;
 }
 

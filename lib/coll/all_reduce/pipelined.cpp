@@ -5,7 +5,7 @@
 namespace weft::coll::all_reduce {
 namespace {
 
-void build(const Shape& shape, Schedule& schedule) {
+void build_pipelined(const Shape& shape, Schedule& schedule) {
   const uint64_t chunk = chunk_elements(shape);
   const uint64_t chunks = (shape.count + chunk - 1) / chunk;
   const int last = shape.size - 1;
@@ -54,7 +54,7 @@ void build(const Shape& shape, Schedule& schedule) {
 }  // namespace
 
 const Algorithm& pipelined() {
-  static constexpr Algorithm kRow{Coll::kAllReduce, "pipelined", never, build, true};
+  static constexpr Algorithm kRow{Coll::kAllReduce, "pipelined", never, build_pipelined, true};
   return kRow;
 }
 

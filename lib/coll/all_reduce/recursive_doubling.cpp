@@ -5,7 +5,7 @@
 namespace weft::coll::all_reduce {
 namespace {
 
-void build(const Shape& shape, Schedule& schedule) {
+void build_recursive_doubling(const Shape& shape, Schedule& schedule) {
   const Partners partners(shape.rank, shape.size);
   const Ref room = schedule.scratch(shape.bytes());
   begin_partners(shape, schedule, partners, room);
@@ -30,7 +30,8 @@ void build(const Shape& shape, Schedule& schedule) {
 }  // namespace
 
 const Algorithm& recursive_doubling() {
-  static constexpr Algorithm kRow{Coll::kAllReduce, "recursive_doubling", never, build, true};
+  static constexpr Algorithm kRow{Coll::kAllReduce, "recursive_doubling", never, build_recursive_doubling,
+                                  true};
   return kRow;
 }
 

@@ -6,7 +6,7 @@
 namespace weft::coll::all_reduce {
 namespace {
 
-void build(const Shape& shape, Schedule& schedule) {
+void build_ring(const Shape& shape, Schedule& schedule) {
   const int n = shape.size;
   const int next = (shape.rank + 1) % n;
   const int before = (shape.rank + n - 1) % n;
@@ -43,7 +43,7 @@ void build(const Shape& shape, Schedule& schedule) {
 }  // namespace
 
 const Algorithm& ring() {
-  static constexpr Algorithm kRow{Coll::kAllReduce, "ring", never, build, true};
+  static constexpr Algorithm kRow{Coll::kAllReduce, "ring", never, build_ring, true};
   return kRow;
 }
 

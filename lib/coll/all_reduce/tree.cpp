@@ -5,7 +5,7 @@
 namespace weft::coll::all_reduce {
 namespace {
 
-void build(const Shape& shape, Schedule& schedule) {
+void build_tree(const Shape& shape, Schedule& schedule) {
   const Ref room = schedule.scratch(shape.bytes());
   schedule.begin(source(), target(), shape.count);
   schedule.end_round();
@@ -40,7 +40,7 @@ void build(const Shape& shape, Schedule& schedule) {
 }  // namespace
 
 const Algorithm& tree() {
-  static constexpr Algorithm kRow{Coll::kAllReduce, "tree", never, build, true};
+  static constexpr Algorithm kRow{Coll::kAllReduce, "tree", never, build_tree, true};
   return kRow;
 }
 

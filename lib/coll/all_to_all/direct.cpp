@@ -4,7 +4,7 @@
 namespace weft::coll::all_to_all {
 namespace {
 
-void build(const Shape& shape, Schedule& schedule) {
+void build_direct(const Shape& shape, Schedule& schedule) {
   const auto offset = [&](int rank) { return static_cast<uint64_t>(rank) * shape.bytes(); };
   for (int distance = 1; distance < shape.size; distance++) {
     const int to = (shape.rank + distance) % shape.size;
@@ -19,7 +19,7 @@ void build(const Shape& shape, Schedule& schedule) {
 }  // namespace
 
 const Algorithm& direct() {
-  static constexpr Algorithm kRow{Coll::kAllToAll, "direct", always, build};
+  static constexpr Algorithm kRow{Coll::kAllToAll, "direct", always, build_direct};
   return kRow;
 }
 

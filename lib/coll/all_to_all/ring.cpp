@@ -5,7 +5,7 @@
 namespace weft::coll::all_to_all {
 namespace {
 
-void build(const Shape& shape, Schedule& schedule) {
+void build_ring(const Shape& shape, Schedule& schedule) {
   const auto offset = [&](int rank) { return static_cast<uint64_t>(rank) * shape.bytes(); };
   schedule.copy(source(offset(shape.rank)), target(offset(shape.rank)), shape.bytes());
   schedule.end_round();
@@ -22,7 +22,7 @@ void build(const Shape& shape, Schedule& schedule) {
 }  // namespace
 
 const Algorithm& ring() {
-  static constexpr Algorithm kRow{Coll::kAllToAll, "ring", never, build};
+  static constexpr Algorithm kRow{Coll::kAllToAll, "ring", never, build_ring};
   return kRow;
 }
 

@@ -4,7 +4,7 @@
 namespace weft::coll::all_to_all_v {
 namespace {
 
-void build(const Shape& shape, Schedule& schedule) {
+void build_direct(const Shape& shape, Schedule& schedule) {
   const BlockList& from = shape.blocks->from;
   const BlockList& to = shape.blocks->to;
   const auto at = [&](const BlockList& list, int rank) { return list.offset(rank) * shape.element; };
@@ -22,7 +22,7 @@ void build(const Shape& shape, Schedule& schedule) {
 }  // namespace
 
 const Algorithm& direct() {
-  static constexpr Algorithm kRow{Coll::kAllToAllV, "direct", always, build};
+  static constexpr Algorithm kRow{Coll::kAllToAllV, "direct", always, build_direct};
   return kRow;
 }
 

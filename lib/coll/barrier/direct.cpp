@@ -4,14 +4,14 @@
 namespace weft::coll::barrier {
 namespace {
 
-void build(const Shape&, Schedule& schedule) {
+void build_direct(const Shape&, Schedule& schedule) {
   schedule.end_round();
 }
 
 }  // namespace
 
 const Algorithm& direct() {
-  static constexpr Algorithm kRow{Coll::kBarrier, "direct", always, build};
+  static constexpr Algorithm kRow{Coll::kBarrier, "direct", always, build_direct};
   return kRow;
 }
 

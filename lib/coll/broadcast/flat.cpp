@@ -8,7 +8,7 @@ bool small(const Shape& shape) {
   return shape.size <= 2 || shape.bytes() <= kSmallBytes;
 }
 
-void build(const Shape& shape, Schedule& schedule) {
+void build_flat(const Shape& shape, Schedule& schedule) {
   if (shape.rank != shape.root) {
     schedule.receive(shape.root, 0, target(), shape.bytes());
     return schedule.end_round();
@@ -23,7 +23,7 @@ void build(const Shape& shape, Schedule& schedule) {
 }  // namespace
 
 const Algorithm& flat() {
-  static constexpr Algorithm kRow{Coll::kBroadcast, "flat", small, build};
+  static constexpr Algorithm kRow{Coll::kBroadcast, "flat", small, build_flat};
   return kRow;
 }
 

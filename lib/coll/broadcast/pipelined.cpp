@@ -5,7 +5,7 @@
 namespace weft::coll::broadcast {
 namespace {
 
-void build(const Shape& shape, Schedule& schedule) {
+void build_pipelined(const Shape& shape, Schedule& schedule) {
   const bool is_root = shape.rank == shape.root;
   const int next = (shape.rank + 1) % shape.size;
   const int before = (shape.rank + shape.size - 1) % shape.size;
@@ -32,7 +32,7 @@ void build(const Shape& shape, Schedule& schedule) {
 }  // namespace
 
 const Algorithm& pipelined() {
-  static constexpr Algorithm kRow{Coll::kBroadcast, "pipelined", never, build};
+  static constexpr Algorithm kRow{Coll::kBroadcast, "pipelined", never, build_pipelined};
   return kRow;
 }
 

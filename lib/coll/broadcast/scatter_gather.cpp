@@ -5,7 +5,7 @@
 namespace weft::coll::broadcast {
 namespace {
 
-void build(const Shape& shape, Schedule& schedule) {
+void build_scatter_gather(const Shape& shape, Schedule& schedule) {
   const auto offset = [&](int rank) { return slice_of(shape, rank, shape.size).begin * shape.element; };
   const auto bytes = [&](int rank) { return slice_of(shape, rank, shape.size).count * shape.element; };
   const bool is_root = shape.rank == shape.root;
@@ -28,7 +28,7 @@ void build(const Shape& shape, Schedule& schedule) {
 }  // namespace
 
 const Algorithm& scatter_gather() {
-  static constexpr Algorithm kRow{Coll::kBroadcast, "scatter_gather", always, build};
+  static constexpr Algorithm kRow{Coll::kBroadcast, "scatter_gather", always, build_scatter_gather};
   return kRow;
 }
 

@@ -4,7 +4,7 @@
 namespace weft::coll::broadcast {
 namespace {
 
-void build(const Shape& shape, Schedule& schedule) {
+void build_tree(const Shape& shape, Schedule& schedule) {
   const int place = (shape.rank + shape.size - shape.root) % shape.size;
   const auto rank_at = [&](int other) { return (other + shape.root) % shape.size; };
   // The rank's subtree begins at its own place; its size is the lowest set bit of the place.
@@ -25,7 +25,7 @@ void build(const Shape& shape, Schedule& schedule) {
 }  // namespace
 
 const Algorithm& tree() {
-  static constexpr Algorithm kRow{Coll::kBroadcast, "tree", never, build};
+  static constexpr Algorithm kRow{Coll::kBroadcast, "tree", never, build_tree};
   return kRow;
 }
 

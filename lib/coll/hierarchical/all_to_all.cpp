@@ -11,9 +11,6 @@ namespace {
 uint64_t count_of(const Piece& piece, int blocks) {
   return piece.count * static_cast<uint64_t>(blocks);
 }
-int row_blocks(const Composed& op) {
-  return op.hosts() * op.widest();
-}
 
 // all_gather. If spread, the scratch holds the counterparts' pieces, then those of all ranks.
 

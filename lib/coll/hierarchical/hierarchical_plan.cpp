@@ -3,15 +3,12 @@
 namespace weft::coll {
 namespace {
 
-int nothing(const Composed&, bool) {
-  return 0;
-}
 void synchronise(const Composed&, const Piece&, CollectiveArgs*) {}
 
 }  // namespace
 
 const HierarchicalPlan& barrier_plan() {
-  static constexpr HierarchicalPlan kRow{Spreads::kNever, nothing,     synchronise,
+  static constexpr HierarchicalPlan kRow{Spreads::kNever, no_scratch,  synchronise,
                                          synchronise,     synchronise, nullptr};
   return kRow;
 }

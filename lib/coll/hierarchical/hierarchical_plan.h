@@ -104,6 +104,15 @@ inline bool widens(const CollectiveArgs& args) {
 // Not called for send and receive, which are not composed.
 const HierarchicalPlan& plan_of(const CollectiveArgs& args);
 
+// Returns the number of blocks that hold one input of every rank, if each host has room for the most ranks.
+inline int row_blocks(const Composed& op) {
+  return op.hosts() * op.widest();
+}
+// For plans that need no scratch memory.
+inline int no_scratch(const Composed&, bool) {
+  return 0;
+}
+
 // Fills in a stage.
 inline void set(CollectiveArgs* stage, Coll coll, uint64_t count, const std::byte* src, std::byte* dst,
                 int root = 0) {

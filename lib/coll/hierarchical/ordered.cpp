@@ -10,15 +10,12 @@
 namespace weft::coll {
 namespace {
 
-int row_blocks(const Composed& op) {
-  return op.hosts() * op.widest();
-}
 uint64_t slice_of(const Composed& op, const Piece& piece) {
   return piece.count / static_cast<uint64_t>(op.widest());
 }
 
 // If spread: the slices of this host's ranks, those of all ranks, and the result. Otherwise the last two.
-int blocks(const Composed& op, bool spread) {
+int ordered_blocks(const Composed& op, bool spread) {
   return row_blocks(op) + 1 + (spread ? op.widest() : 0);
 }
 std::byte* row(const Composed& op, const Piece& piece) {
@@ -37,7 +34,7 @@ void fold_row(const Composed& op, const Piece& piece, uint64_t count) {
   });
 }
 
-void inside(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
+void ordered_inside(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
   if (piece.spread) {
     return set(stage, Coll::kAllToAll, slice_of(op, piece), op.source(piece), piece.scratch);
   }
@@ -45,7 +42,7 @@ void inside(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
       op.grouping.is_leader() ? host_blocks(op, piece, row(op, piece)) : nullptr);
 }
 
-void across(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
+void ordered_across(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
   if (piece.spread) {
     return set(stage, Coll::kAllGather, piece.count, piece.scratch, row(op, piece));
   }
@@ -53,7 +50,7 @@ void across(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
       host_blocks(op, piece, row(op, piece)), row(op, piece));
 }
 
-void back(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
+void ordered_back(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
   const bool folds = piece.spread || op.grouping.is_leader();
   const uint64_t count = piece.spread ? slice_of(op, piece) : piece.count;
   if (folds) fold_row(op, piece, count);
@@ -63,12 +60,12 @@ void back(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
 
 // reduce: the leader of the root's host folds, and passes the result through its host if it is not the root.
 
-void across_to_root(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
+void ordered_across_to_root(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
   set(stage, Coll::kGather, piece.count * static_cast<uint64_t>(op.widest()),
       host_blocks(op, piece, row(op, piece)), op.on_root_host() ? row(op, piece) : nullptr, op.root_host());
 }
 
-void back_to_root(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
+void ordered_back_to_root(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
   if (!op.on_root_host()) return;
   const bool leader = op.grouping.is_leader();
   if (leader) fold_row(op, piece, piece.count);
@@ -77,7 +74,7 @@ void back_to_root(const Composed& op, const Piece& piece, CollectiveArgs* stage)
       op.is_root() ? op.target(piece) : folded(op, piece));
 }
 
-void at_root(const Composed& op, const Piece& piece) {
+void ordered_at_root(const Composed& op, const Piece& piece) {
   if (op.is_root() && op.grouping.is_leader()) {
     std::memcpy(op.target(piece), folded(op, piece), op.bytes(piece));
   }
@@ -86,13 +83,14 @@ void at_root(const Composed& op, const Piece& piece) {
 }  // namespace
 
 const HierarchicalPlan& ordered_reduce_plan() {
-  static constexpr HierarchicalPlan kRow{Spreads::kNever, blocks,       inside,
-                                         across_to_root,  back_to_root, at_root};
+  static constexpr HierarchicalPlan kRow{Spreads::kNever,        ordered_blocks,       ordered_inside,
+                                         ordered_across_to_root, ordered_back_to_root, ordered_at_root};
   return kRow;
 }
 
 const HierarchicalPlan& ordered_all_reduce_plan() {
-  static constexpr HierarchicalPlan kRow{Spreads::kSlices, blocks, inside, across, back, nullptr};
+  static constexpr HierarchicalPlan kRow{Spreads::kSlices, ordered_blocks, ordered_inside,
+                                         ordered_across,   ordered_back,   nullptr};
   return kRow;
 }
 

@@ -5,11 +5,8 @@
 namespace weft::coll {
 namespace {
 
-int nothing(const Composed&, bool) {
-  return 0;
-}
 int all_blocks(const Composed& op, bool) {
-  return op.hosts() * op.widest();
+  return row_blocks(op);
 }
 
 // broadcast: on the root's host first. The root may pass the buffer as src or dst.
@@ -104,7 +101,7 @@ void scatter_back(const Composed& op, const Piece& piece, CollectiveArgs* stage)
 }  // namespace
 
 const HierarchicalPlan& broadcast_plan() {
-  static constexpr HierarchicalPlan kRow{Spreads::kNever,  nothing,        from_root,
+  static constexpr HierarchicalPlan kRow{Spreads::kNever,  no_scratch,     from_root,
                                          broadcast_across, broadcast_back, nullptr};
   return kRow;
 }

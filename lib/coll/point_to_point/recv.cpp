@@ -4,7 +4,7 @@
 namespace weft::coll::point_to_point {
 namespace {
 
-void build(const Shape& shape, Schedule& schedule) {
+void build_recv(const Shape& shape, Schedule& schedule) {
   schedule.receive(shape.root, 0, target(), shape.bytes());
   schedule.end_round();
 }
@@ -12,7 +12,7 @@ void build(const Shape& shape, Schedule& schedule) {
 }  // namespace
 
 const Algorithm& recv() {
-  static constexpr Algorithm kRow{Coll::kRecv, "message", always, build};
+  static constexpr Algorithm kRow{Coll::kRecv, "message", always, build_recv};
   return kRow;
 }
 

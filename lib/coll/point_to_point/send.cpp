@@ -4,7 +4,7 @@
 namespace weft::coll::point_to_point {
 namespace {
 
-void build(const Shape& shape, Schedule& schedule) {
+void build_send(const Shape& shape, Schedule& schedule) {
   schedule.send(shape.root, 0, source(), shape.bytes());
   schedule.end_round();
 }
@@ -12,7 +12,7 @@ void build(const Shape& shape, Schedule& schedule) {
 }  // namespace
 
 const Algorithm& send() {
-  static constexpr Algorithm kRow{Coll::kSend, "message", always, build};
+  static constexpr Algorithm kRow{Coll::kSend, "message", always, build_send};
   return kRow;
 }
 

@@ -4,7 +4,7 @@
 namespace weft::coll::reduce {
 namespace {
 
-void build(const Shape& shape, Schedule& schedule) {
+void build_direct(const Shape& shape, Schedule& schedule) {
   const bool is_root = shape.rank == shape.root;
   const auto slice_at = [&](int rank) { return slice_of(shape, rank, shape.size); };
   // Two result buffers: one is sent while the other one is computed.
@@ -35,7 +35,7 @@ void build(const Shape& shape, Schedule& schedule) {
 }  // namespace
 
 const Algorithm& direct() {
-  static constexpr Algorithm kRow{Coll::kReduce, "direct", always, build};
+  static constexpr Algorithm kRow{Coll::kReduce, "direct", always, build_direct};
   return kRow;
 }
 

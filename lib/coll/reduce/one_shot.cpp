@@ -10,7 +10,7 @@ bool small(const Shape& shape) {
   return shape.size == 1 || shape.bytes() <= kSmallBytes;
 }
 
-void build(const Shape& shape, Schedule& schedule) {
+void build_one_shot(const Shape& shape, Schedule& schedule) {
   if (shape.rank != shape.root) {
     schedule.send(shape.root, 0, source(), shape.bytes());
     return schedule.end_round();
@@ -28,7 +28,7 @@ void build(const Shape& shape, Schedule& schedule) {
 }  // namespace
 
 const Algorithm& one_shot() {
-  static constexpr Algorithm kRow{Coll::kReduce, "one_shot", small, build};
+  static constexpr Algorithm kRow{Coll::kReduce, "one_shot", small, build_one_shot};
   return kRow;
 }
 

@@ -4,7 +4,7 @@
 namespace weft::coll::reduce {
 namespace {
 
-void build(const Shape& shape, Schedule& schedule) {
+void build_pipelined(const Shape& shape, Schedule& schedule) {
   const int place = (shape.rank + shape.size - shape.root - 1) % shape.size;  // the root is the last
   const int next = (shape.rank + 1) % shape.size;
   const int before = (shape.rank + shape.size - 1) % shape.size;
@@ -40,7 +40,7 @@ void build(const Shape& shape, Schedule& schedule) {
 }  // namespace
 
 const Algorithm& pipelined() {
-  static constexpr Algorithm kRow{Coll::kReduce, "pipelined", never, build, true};
+  static constexpr Algorithm kRow{Coll::kReduce, "pipelined", never, build_pipelined, true};
   return kRow;
 }
 

@@ -4,7 +4,7 @@
 namespace weft::coll::reduce {
 namespace {
 
-void build(const Shape& shape, Schedule& schedule) {
+void build_tree(const Shape& shape, Schedule& schedule) {
   const int place = (shape.rank + shape.size - shape.root) % shape.size;
   const auto rank_at = [&](int other) { return (other + shape.root) % shape.size; };
   const Ref room = schedule.scratch(shape.bytes());
@@ -30,7 +30,7 @@ void build(const Shape& shape, Schedule& schedule) {
 }  // namespace
 
 const Algorithm& tree() {
-  static constexpr Algorithm kRow{Coll::kReduce, "tree", never, build, true};
+  static constexpr Algorithm kRow{Coll::kReduce, "tree", never, build_tree, true};
   return kRow;
 }
 

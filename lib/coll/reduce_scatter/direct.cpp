@@ -4,7 +4,7 @@
 namespace weft::coll::reduce_scatter {
 namespace {
 
-void build(const Shape& shape, Schedule& schedule) {
+void build_direct(const Shape& shape, Schedule& schedule) {
   const auto slice_at = [&](int rank) {
     return Slice{static_cast<uint64_t>(rank) * shape.count, shape.count};
   };
@@ -16,7 +16,7 @@ void build(const Shape& shape, Schedule& schedule) {
 }  // namespace
 
 const Algorithm& direct() {
-  static constexpr Algorithm kRow{Coll::kReduceScatter, "direct", always, build};
+  static constexpr Algorithm kRow{Coll::kReduceScatter, "direct", always, build_direct};
   return kRow;
 }
 

@@ -4,7 +4,7 @@
 namespace weft::coll::reduce_scatter {
 namespace {
 
-void build(const Shape& shape, Schedule& schedule) {
+void build_halving(const Shape& shape, Schedule& schedule) {
   const Partners partners(shape.rank, shape.size);
   const uint64_t all = static_cast<uint64_t>(shape.size) * shape.bytes();
   const uint64_t count = static_cast<uint64_t>(shape.size) * shape.count;
@@ -58,7 +58,7 @@ void build(const Shape& shape, Schedule& schedule) {
 }  // namespace
 
 const Algorithm& halving() {
-  static constexpr Algorithm kRow{Coll::kReduceScatter, "halving", never, build, true};
+  static constexpr Algorithm kRow{Coll::kReduceScatter, "halving", never, build_halving, true};
   return kRow;
 }
 

@@ -5,7 +5,7 @@
 namespace weft::coll::reduce_scatter {
 namespace {
 
-void build(const Shape& shape, Schedule& schedule) {
+void build_ring(const Shape& shape, Schedule& schedule) {
   const int n = shape.size;
   const uint64_t chunk = std::min(shape.count, chunk_elements(shape));
   // `room` receives a chunk; `own` is what the next round sends.
@@ -36,7 +36,7 @@ void build(const Shape& shape, Schedule& schedule) {
 }  // namespace
 
 const Algorithm& ring() {
-  static constexpr Algorithm kRow{Coll::kReduceScatter, "ring", never, build, true};
+  static constexpr Algorithm kRow{Coll::kReduceScatter, "ring", never, build_ring, true};
   return kRow;
 }
 

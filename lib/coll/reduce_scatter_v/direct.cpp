@@ -4,7 +4,7 @@
 namespace weft::coll::reduce_scatter_v {
 namespace {
 
-void build(const Shape& shape, Schedule& schedule) {
+void build_direct(const Shape& shape, Schedule& schedule) {
   const BlockList& from = shape.blocks->from;
   const auto slice_at = [&](int rank) { return Slice{from.offset(rank), from.count(rank)}; };
   const uint64_t first = slice_at(shape.rank).begin;
@@ -15,7 +15,7 @@ void build(const Shape& shape, Schedule& schedule) {
 }  // namespace
 
 const Algorithm& direct() {
-  static constexpr Algorithm kRow{Coll::kReduceScatterV, "direct", always, build};
+  static constexpr Algorithm kRow{Coll::kReduceScatterV, "direct", always, build_direct};
   return kRow;
 }
 

@@ -4,7 +4,7 @@
 namespace weft::coll::scatter {
 namespace {
 
-void build(const Shape& shape, Schedule& schedule) {
+void build_linear(const Shape& shape, Schedule& schedule) {
   const auto offset = [&](int rank) { return static_cast<uint64_t>(rank) * shape.bytes(); };
   if (shape.rank != shape.root) {
     schedule.receive(shape.root, 0, target(), shape.bytes());
@@ -20,7 +20,7 @@ void build(const Shape& shape, Schedule& schedule) {
 }  // namespace
 
 const Algorithm& linear() {
-  static constexpr Algorithm kRow{Coll::kScatter, "linear", always, build};
+  static constexpr Algorithm kRow{Coll::kScatter, "linear", always, build_linear};
   return kRow;
 }
 

@@ -4,7 +4,7 @@
 namespace weft::coll::scatter_v {
 namespace {
 
-void build(const Shape& shape, Schedule& schedule) {
+void build_linear(const Shape& shape, Schedule& schedule) {
   const BlockList& from = shape.blocks->from;
   const auto bytes = [&](int rank) { return from.count(rank) * shape.element; };
   if (shape.rank != shape.root) {
@@ -21,7 +21,7 @@ void build(const Shape& shape, Schedule& schedule) {
 }  // namespace
 
 const Algorithm& linear() {
-  static constexpr Algorithm kRow{Coll::kScatterV, "linear", always, build};
+  static constexpr Algorithm kRow{Coll::kScatterV, "linear", always, build_linear};
   return kRow;
 }
 

@@ -1,0 +1,15 @@
+// Bytes as the unsigned char of libsodium's functions.
+#pragma once
+
+#include <cstddef>
+
+namespace weft {
+
+inline const unsigned char* raw(const std::byte* bytes) {
+  return reinterpret_cast<const unsigned char*>(bytes);
+}
+inline unsigned char* raw(std::byte* bytes) {
+  return reinterpret_cast<unsigned char*>(bytes);
+}
+
+}  // namespace weft
