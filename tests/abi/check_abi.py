@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks the library as a program outside the tree sees it.
 
-Usage: check_abi.py symbols LIBRARY | layout PROGRAM | library LIBRARY | initializers COMPILER... | golden headers
+Usage: check_abi.py symbols LIBRARY | layout PROGRAM | library LIBRARY | tool PROGRAM | initializers COMPILER... | golden headers
 
 symbols   libweft.so exports what the headers declare and what symbols.txt lists. To accept a new symbol:
           nm -D --defined-only build/libweft.so.0.9 | awk '{print $3}' | grep weft_ |
@@ -11,6 +11,7 @@ initializers  every struct that a program creates has a WEFT_X_INIT, which initi
           warning, also about 0 for a pointer.
 golden    prints the public headers as one file without comments. Until the first release:
           check_abi.py golden headers > tests/abi/weft-0.9.h. Afterwards that file never changes.
+tool      the weft command, which is linked with internals as well, takes the functions of the C ABI from libweft.so.
 library   libweft.so needs no UCX, MPI, NCCL or CUDA, is never unloaded, and registers no destructors.
 """
 import re
@@ -94,8 +95,14 @@ def library(path):
         sys.exit(f"{path} registers destructors of static objects (__cxa_atexit), which run at exit while threads may use them")
 
 
+def tool(path):
+    defined = re.findall(r" [TW] (weft_\w+)$", output("nm", "--defined-only", path), re.M)
+    if own := sorted(set(defined) & set((ABI / "symbols.txt").read_text().split())):
+        sys.exit(f"{path} contains {len(own)} functions of the C ABI, such as {own[0]}: it must take them from libweft.so")
+
+
 if __name__ == "__main__":
-    modes = {"symbols": symbols, "layout": layout, "library": library, "initializers": initializers, "golden": golden}
+    modes = {"tool": tool, "symbols": symbols, "layout": layout, "library": library, "initializers": initializers, "golden": golden}
     if len(sys.argv) < 3 or sys.argv[1] not in modes:
         sys.exit(__doc__)
     modes[sys.argv[1]](*sys.argv[2:])
