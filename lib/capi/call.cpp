@@ -128,7 +128,7 @@ Status submit_on_device(Call* call) {
     args.device = &device;
     Status status = comm->run(args, call->timeout_ms);
     context.gate().leave(&device);
-    if (context.engine().mode() == Engine::Mode::kCaller) context.callbacks().run_posted();
+    after_progress(context);
     return status;
   }
   const bool holds = context.gate().holds_streams();
@@ -156,7 +156,7 @@ Status submit_on_device(Call* call) {
 void await(Comm& comm, const weft_request& request, const char* what) {
   Context& context = comm.context();
   comm.complete([&] { return request.done(); }, [&] { return what; });
-  if (context.engine().mode() == Engine::Mode::kCaller) context.callbacks().run_posted();
+  after_progress(context);
 }
 
 Status submit(Call* call) {
@@ -166,7 +166,7 @@ Status submit(Call* call) {
   if (call->request == nullptr) {
     Status status = comm->run(call->args, call->timeout_ms);
     Context& context = comm->context();
-    if (context.engine().mode() == Engine::Mode::kCaller) context.callbacks().run_posted();
+    after_progress(context);
     return status;
   }
   if (comm->failed()) return comm->failure();

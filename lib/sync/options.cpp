@@ -1,7 +1,5 @@
 #include "sync/options.h"
 
-#include <iterator>
-
 #include "base/arguments.h"
 #include "base/text.h"
 #include "sync/captures.h"
@@ -21,6 +19,10 @@ constexpr NamedValue kReducerFlags[] = {
     WEFT_NAMED(WEFT_REDUCER_COPY_STRAYS),   WEFT_NAMED(WEFT_REDUCER_REDUCED_VIEWS),
     WEFT_NAMED(WEFT_REDUCER_GRAPH),         WEFT_NAMED(WEFT_REDUCER_KEEP_VALUES),
     WEFT_NAMED(WEFT_REDUCER_STRICT_STRIDES)};
+
+constexpr NamedValue kPlanners[] = {WEFT_NAMED(WEFT_PLANNER_DEFAULT), WEFT_NAMED(WEFT_PLANNER_LIMITS),
+                                    WEFT_NAMED(WEFT_PLANNER_MODEL), WEFT_NAMED(WEFT_PLANNER_FIRST_NEEDED),
+                                    WEFT_NAMED(WEFT_PLANNER_NONE)};
 
 constexpr const char* kReducedViews =
     "WEFT_REDUCER_REDUCED_VIEWS needs WEFT_REDUCER_SHARDED and weft_reducer_options.mode WEFT_GRADIENT_VIEW: "
@@ -83,9 +85,6 @@ Status check_mode(const weft_reducer_options& options) {
 
 // Checks the planner of the automatic re-plan.
 Status check_replan(const weft_reducer_options& options) {
-  constexpr NamedValue kPlanners[] = {WEFT_NAMED(WEFT_PLANNER_DEFAULT), WEFT_NAMED(WEFT_PLANNER_LIMITS),
-                                      WEFT_NAMED(WEFT_PLANNER_MODEL), WEFT_NAMED(WEFT_PLANNER_FIRST_NEEDED),
-                                      WEFT_NAMED(WEFT_PLANNER_NONE)};
   WEFT_TRY(check_choice("weft_reducer_options.replan", options.replan, kPlanners));
   const auto refuse = [&](const char* why) {
     return Status::error(Code::kArg,
@@ -138,11 +137,10 @@ Status check_root(const weft_reducer_options& options, int size) {
 }  // namespace
 
 const char* planner_name(weft_planner planner) {
-  static constexpr const char* kNames[] = {"WEFT_PLANNER_DEFAULT", "WEFT_PLANNER_LIMITS",
-                                           "WEFT_PLANNER_MODEL", "WEFT_PLANNER_FIRST_NEEDED",
-                                           "WEFT_PLANNER_NONE"};
-  const bool known = planner >= 0 && static_cast<size_t>(planner) < std::size(kNames);
-  return known ? kNames[planner] : "unknown";
+  for (const NamedValue& each : kPlanners) {
+    if (each.value == static_cast<uint64_t>(planner)) return each.name;
+  }
+  return "unknown";
 }
 
 Status check_limits(const uint64_t* limits, uint64_t count) {
