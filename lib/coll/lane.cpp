@@ -1,7 +1,6 @@
 #include "coll/lane.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <new>
 #include <numeric>
@@ -39,10 +38,6 @@ size_t TransportLane::HashShape::operator()(const ShapeKey& key) const {
     h = scramble((h ^ word) + kSplitMixStep);
   }
   return h;
-}
-
-void TransportLane::FreeBytes::operator()(std::byte* bytes) const {
-  std::free(bytes);
 }
 
 TransportLane::TransportLane(const LaneContext& context, const LaneKey& key)
@@ -112,20 +107,11 @@ Status TransportLane::reserve(const Schedule& schedule) {
     pending_.reserve(schedule.most_transfers());
   }
   fold_inputs_.reserve(static_cast<size_t>(context_.size));
-  if (scratch_bytes_ >= schedule.scratch_bytes()) return {};
-  scratch_.reset();
-  scratch_bytes_ = 0;
-  scratch_.reset(static_cast<std::byte*>(std::aligned_alloc(64, schedule.scratch_bytes())));
-  if (!scratch_) {
-    return Status::error(Code::kNoMemory, cat("cannot allocate ", bytes_text(schedule.scratch_bytes()),
-                                              " of scratch memory for ", weft::name(args_.coll)));
-  }
-  scratch_bytes_ = schedule.scratch_bytes();
-  return {};
+  return scratch_.reserve(schedule.scratch_bytes(), args_.coll);
 }
 
 void TransportLane::note_memory() {
-  memory_bytes_ = scratch_bytes_ + plan_bytes_ + once_.schedule.memory_bytes() +
+  memory_bytes_ = scratch_.bytes() + plan_bytes_ + once_.schedule.memory_bytes() +
                   messages_.capacity() * sizeof(Message) + pending_.capacity() * sizeof(uint32_t) +
                   fold_inputs_.capacity() * sizeof(std::byte*);
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "coll/schedule.h"
+#include "coll/scratch.h"
 #include "coll/select.h"
 #include "core/device.h"
 #include "core/transport.h"
@@ -111,11 +112,7 @@ class TransportLane final : public CollectiveLane {
   const Plan* plan_ = nullptr;     // of the running operation
   std::vector<Message> messages_;  // see message(); never moves while messages are posted
   std::vector<const std::byte*> fold_inputs_;
-  struct FreeBytes {
-    void operator()(std::byte* bytes) const;
-  };
-  std::unique_ptr<std::byte, FreeBytes> scratch_;  // aligned to 64 bytes
-  uint64_t scratch_bytes_ = 0;
+  Scratch scratch_;
   std::atomic<uint64_t> memory_bytes_{0};  // total of the above; written under the progress lock
 };
 

@@ -1,13 +1,12 @@
 #include "coll/variable_composites.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
-#include <new>
 #include <utility>
 #include <vector>
 
 #include "base/text.h"
+#include "coll/scratch.h"
 #include "core/composite.h"
 
 namespace weft::coll {
@@ -17,10 +16,6 @@ namespace {
 constexpr uint64_t kPieceBytes = uint64_t{1} << 20;
 // Up to this size of all blocks, padded, one all_gather is faster than a broadcast from each rank.
 constexpr uint64_t kPaddedBytes = uint64_t{64} << 10;
-
-struct FreeBytes {
-  void operator()(std::byte* bytes) const { std::free(bytes); }
-};
 
 class VariableComposite : public Composite {
  public:
@@ -34,12 +29,6 @@ class VariableComposite : public Composite {
   bool is_root() const { return rank_ == args_.peer; }
   static uint64_t most(const BlockList& list, int size) {
     return *std::max_element(list.counts, list.counts + size);
-  }
-  Status reserve(uint64_t bytes) {
-    scratch_.reset(static_cast<std::byte*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64)));
-    if (scratch_ != nullptr || bytes == 0) return {};
-    return Status::error(Code::kNoMemory, cat("cannot allocate ", bytes_text(bytes),
-                                              " of scratch memory for ", weft::name(args_.coll)));
   }
   // Sets the stage to an ordinary collective of this operation.
   void set(CollectiveArgs* stage, Coll coll, uint64_t count, const std::byte* src, std::byte* dst) const {
@@ -58,7 +47,7 @@ class VariableComposite : public Composite {
   const int rank_;
   const int size_;
   const uint64_t element_;
-  std::unique_ptr<std::byte, FreeBytes> scratch_;
+  Scratch scratch_;
 };
 
 // all_gather_v of long blocks: broadcasts each block straight into its destination. Also works on a device.
@@ -140,7 +129,7 @@ class Pieces final : public VariableComposite {
     const uint64_t in = !gives() ? 0 : gives_all() ? n * bytes : bytes;
     const uint64_t out = !takes() ? 0 : takes_all() ? n * bytes : bytes;
     const uint64_t gap = (in + 63) / 64 * 64;
-    WEFT_TRY(reserve(gap + out));
+    WEFT_TRY(scratch_.reserve(gap + out, args_.coll));
     if (in > 0) {
       in_ = scratch_.get();
       std::memset(in_, 0, in);  // the padding is read
@@ -249,7 +238,7 @@ class Agreed final : public VariableComposite {
 
   Status show(CollectiveArgs* stage) {
     const auto n = static_cast<uint64_t>(size_);
-    WEFT_TRY(reserve(n * 2 * n * sizeof(uint64_t)));
+    WEFT_TRY(scratch_.reserve(n * 2 * n * sizeof(uint64_t), args_.coll));
     uint64_t* const mine = rows() + static_cast<uint64_t>(rank_) * 2 * n;
     std::copy_n(blocks().to.counts, n, std::copy_n(blocks().from.counts, n, mine));
     set(stage, Coll::kAllGather, 2 * n, reinterpret_cast<const std::byte*>(mine), scratch_.get());
