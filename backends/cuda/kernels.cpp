@@ -118,7 +118,12 @@ Status Kernels::fold(DeviceStream stream, const FoldKernelArgs& args) {
                              " outputs on a CUDA device, allowed: 1 to ", FoldKernelArgs::kMost, " of each"));
   }
   WEFT_TRY(check_reduction(static_cast<ReduceOp>(args.op), static_cast<Dtype>(args.dtype)));
-  return launch(kFold, stream, shares(args.count, kFoldElementsPerBlock), args);
+  const Arithmetic as = arithmetic(static_cast<ReduceOp>(args.op), static_cast<Dtype>(args.dtype));
+  FoldKernelArgs parts = args;
+  parts.dtype = static_cast<uint8_t>(as.dtype);
+  parts.op = static_cast<uint8_t>(as.op);
+  parts.count *= as.parts;
+  return launch(kFold, stream, shares(parts.count, kFoldElementsPerBlock), parts);
 }
 
 Status Kernels::quantize(DeviceStream stream, const QuantizeArgs& args) {

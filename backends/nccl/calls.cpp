@@ -58,6 +58,17 @@ ncclRedOp_t op_of(ReduceOp op) {
   }
 }
 
+// Returns the reduction in types that NCCL has.
+CollectiveArgs in_parts(const CollectiveArgs& args) {
+  CollectiveArgs parts = args;
+  if (!is_reduction(args.coll)) return parts;
+  const Arithmetic as = arithmetic(args.op, args.dtype);
+  parts.dtype = as.dtype;
+  parts.op = as.op;
+  parts.count *= as.parts;
+  return parts;
+}
+
 // Sums of f16 can overflow where those of other floats do not, so their inputs are scaled. For other types
 // the results are scaled.
 double scale_of(const CollectiveArgs& args) {
@@ -184,7 +195,8 @@ class Calls {
 
 }  // namespace
 
-bool executes(const CollectiveArgs& args) {
+bool executes(const CollectiveArgs& whole) {
+  const CollectiveArgs args = in_parts(whole);
   switch (args.coll) {
     case Coll::kAllReduce:
     case Coll::kReduce:
@@ -201,7 +213,8 @@ bool executes(const CollectiveArgs& args) {
   }
 }
 
-Status launch(Communicator& communicator, const CollectiveArgs& args, Workspace& work) {
+Status launch(Communicator& communicator, const CollectiveArgs& whole, Workspace& work) {
+  const CollectiveArgs args = in_parts(whole);
   const std::byte* src = args.src;
   if (scales_inputs(args) && args.coll == Coll::kAllReduce) {
     WEFT_TRY(scale(communicator, args, src, work));
@@ -213,7 +226,8 @@ Status launch(Communicator& communicator, const CollectiveArgs& args, Workspace&
   });
 }
 
-Status launch_rest(Communicator& communicator, const CollectiveArgs& args, Workspace& work) {
+Status launch_rest(Communicator& communicator, const CollectiveArgs& whole, Workspace& work) {
+  const CollectiveArgs args = in_parts(whole);
   if (const ncclRedOp_t own = std::exchange(work.own, ncclNumOps); own != ncclNumOps) {
     const Library& library = communicator.nccl();
     WEFT_TRY(communicator.check("ncclRedOpDestroy", library.ncclRedOpDestroy(own, communicator.native())));

@@ -49,6 +49,29 @@ WEFT_API weft_status weft_all_to_all_v(weft_comm* comm, const void* src, const u
                                        const uint64_t* dst_offsets, weft_dtype dtype,
                                        const weft_coll_options* options, weft_request** request);
 
+/* ---- Reductions of the program ------------------------------------------------------------------------- */
+
+/* Combines two arrays: into[i] becomes the combination of into[i] and from[i], in this order, for each item.
+ * count: elements, a multiple of weft_reduction.unit. Both arrays are aligned to the dtype.
+ * Returns: WEFT_OK; any other value fails the communicator with WEFT_ERR_HOOK.
+ * Threads: one call at a time per operation, on a thread that waits in Weft or the progress thread, perhaps
+ * with the library's locks held: it computes and returns, calls nothing of Weft and does not wait. */
+typedef weft_status (*weft_reduce_fn)(void* user_data, const void* from, void* into, uint64_t count,
+                                      weft_dtype dtype);
+
+/* The reduction of WEFT_OP_USER, for weft_all_reduce, weft_reduce and weft_reduce_scatter of host memory and
+ * any dtype. The inputs are combined in the order of the ranks, from the left, so the function must be
+ * associative up to rounding and need not be commutative. All ranks receive equal bits. Copied by the call;
+ * function and user_data are used until the operation is complete. Since 0.9 */
+typedef struct weft_reduction {
+  size_t struct_size;
+  weft_reduce_fn combine; /* the same on all ranks, which cannot be checked */
+  void* user_data;        /* for combine */
+  uint64_t unit; /* elements of an item, which are never separated (a struct of them); count is a multiple.
+                    Equal on all ranks; default 1 */
+} weft_reduction;
+#define WEFT_REDUCTION_INIT {sizeof(weft_reduction), NULL, NULL, 0}
+
 /* ---- Sparse arrays ------------------------------------------------------------------------------------- */
 
 /* Entries of a sparse array (COO), a gradient for example. Duplicates are allowed and add up. */

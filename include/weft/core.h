@@ -81,7 +81,7 @@ typedef int32_t weft_status;
 #define WEFT_ERR_VERSION 13     /* incompatible versions of Weft */
 #define WEFT_ERR_SYSTEM 14      /* a system call failed; the text holds its name and error */
 #define WEFT_ERR_FORKED 15      /* the object was inherited by fork */
-#define WEFT_ERR_HOOK 16        /* a communication hook failed */
+#define WEFT_ERR_HOOK 16        /* a communication hook, or the function of WEFT_OP_USER, failed */
 #define WEFT_ERR_MINORITY 17    /* shrink: the survivors are no majority of the last membership */
 #define WEFT_ERR_INTERNAL 18    /* a defect in Weft; please report it with the text */
 #define WEFT_ERR_INTERRUPTED 19 /* the program ended a blocking call, here or on another rank */
@@ -135,14 +135,16 @@ typedef int32_t weft_dtype;
 #define WEFT_DTYPE_BF16 10
 #define WEFT_DTYPE_F32 11
 #define WEFT_DTYPE_F64 12
-#define WEFT_DTYPE_C64 13     /* pair of F32, real part first; only in weft_param and weft_tensor */
-#define WEFT_DTYPE_C128 14    /* pair of F64, likewise */
-#define WEFT_DTYPE_F8_E4M3 15 /* can be sent, gathered and so on; reductions refuse it */
+#define WEFT_DTYPE_C64 13     /* complex number: pair of F32, real part first */
+#define WEFT_DTYPE_C128 14    /* likewise: pair of F64 */
+#define WEFT_DTYPE_F8_E4M3 15 /* can be sent, gathered and so on; reductions but WEFT_OP_USER refuse it */
 #define WEFT_DTYPE_F8_E5M2 16 /* likewise */
+#define WEFT_DTYPE_BOOL 17    /* one byte, 0 or 1 */
 
 /* Reduction. Sums of F16 and BF16 accumulate in F32, in rank order, and are rounded once; twice where hosts
  * or NUMA nodes add up their own ranks first. Integer sums and products wrap. MIN and MAX return NaN if any
- * input is NaN. AVG and PREMUL_SUM are for floats, bitwise operations for integers. */
+ * input is NaN. AVG and PREMUL_SUM are for floats and complex numbers, bitwise operations for integers.
+ * Complex numbers have sums only. Of BOOL, SUM, MAX and BOR are a logical or, PROD, MIN and BAND an and. */
 typedef int32_t weft_op;
 #define WEFT_OP_SUM 1
 #define WEFT_OP_AVG 2 /* sum divided by the number of ranks; in a hook's collective by the step's divisor */
@@ -153,6 +155,7 @@ typedef int32_t weft_op;
 #define WEFT_OP_BOR 7
 #define WEFT_OP_BXOR 8
 #define WEFT_OP_PREMUL_SUM 9 /* sum of factor * x; weft_coll_options.factor, equal on all ranks */
+#define WEFT_OP_USER 10      /* a function of the program: weft_coll_options.reduction */
 
 /* Kind of an operation. */
 typedef int32_t weft_coll;
@@ -391,8 +394,9 @@ typedef struct weft_coll_options {
   const weft_stream* stream; /* where the buffers lie, and the order of device work; default host */
   double factor;             /* required for WEFT_OP_PREMUL_SUM, refused otherwise */
   uint64_t flags;            /* 0 */
+  const struct weft_reduction* reduction; /* required for WEFT_OP_USER, refused otherwise */
 } weft_coll_options;
-#define WEFT_COLL_OPTIONS_INIT {sizeof(weft_coll_options), 0, NULL, 0.0, 0}
+#define WEFT_COLL_OPTIONS_INIT {sizeof(weft_coll_options), 0, NULL, 0.0, 0, NULL}
 
 /* Common to all collectives:
  *

@@ -8,11 +8,12 @@
 namespace weft {
 namespace {
 
-constexpr const char* kDtypeNames[] = {"?",   "u8",   "i8",  "u16", "i16", "u32", "i32",     "u64",    "i64",
-                                       "f16", "bf16", "f32", "f64", "?",   "?",   "f8_e4m3", "f8_e5m2"};
-constexpr uint32_t kDtypeSizes[] = {0, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 0, 0, 1, 1};
-constexpr const char* kOpNames[] = {"?",   "sum",  "avg", "prod", "min",
-                                    "max", "band", "bor", "bxor", "premul_sum"};
+constexpr const char* kDtypeNames[] = {"?",   "u8",  "i8",   "u16",     "i16",     "u32",
+                                       "i32", "u64", "i64",  "f16",     "bf16",    "f32",
+                                       "f64", "c64", "c128", "f8_e4m3", "f8_e5m2", "bool"};
+constexpr uint32_t kDtypeSizes[] = {0, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 8, 16, 1, 1, 1};
+constexpr const char* kOpNames[] = {"?",    "sum", "avg",  "prod",       "min", "max",
+                                    "band", "bor", "bxor", "premul_sum", "user"};
 constexpr const char* kCollNames[] = {"?",
                                       "all_reduce",
                                       "reduce",
@@ -32,7 +33,7 @@ constexpr const char* kCollNames[] = {"?",
                                       "all_to_all_v",
                                       "sparse_all_reduce"};
 static_assert(std::size(kDtypeNames) == kDtypeLast + 1 && std::size(kDtypeSizes) == kDtypeLast + 1);
-static_assert(std::size(kOpNames) == kReduceOpCount + 1);
+static_assert(std::size(kOpNames) == kReduceOpLast + 1);
 static_assert(std::size(kCollNames) == kCollCount + 1);
 
 template <class Enum, size_t N>
@@ -50,6 +51,9 @@ bool parse_name(const char* text, const char* const (&names)[N], Enum* value) {
 
 uint32_t dtype_size(Dtype dtype) {
   return valid(dtype) ? kDtypeSizes[static_cast<int>(dtype)] : 0;
+}
+uint32_t dtype_alignment(Dtype dtype) {
+  return is_complex(dtype) ? dtype_size(dtype) / 2 : dtype_size(dtype);
 }
 bool is_float(Dtype dtype) {
   return computes(dtype) && dtype >= Dtype::kF16;
@@ -97,7 +101,14 @@ Coll even(Coll coll) {
 }
 
 Status check_reduction(ReduceOp op, Dtype dtype) {
-  if (!computes(dtype)) {
+  if (op == ReduceOp::kUser) return {};
+  if (is_complex(dtype)) {
+    if (op == ReduceOp::kSum || op == ReduceOp::kAvg || op == ReduceOp::kPremulSum) return {};
+    return Status::error(Code::kUnsupported,
+                         cat("op ", name(op), " does not support complex numbers (dtype ", name(dtype),
+                             "): allowed are sum, avg and premul_sum, and a reduction of the program"));
+  }
+  if (!computes(dtype) && dtype != Dtype::kBool) {
     return Status::error(
         Code::kUnsupported,
         cat("dtype ", name(dtype), " is not supported by reductions: convert it to f16, bf16 or f32"));
@@ -107,7 +118,8 @@ Status check_reduction(ReduceOp op, Dtype dtype) {
   if (needs_float && !is_float(dtype)) {
     return Status::error(
         Code::kUnsupported,
-        cat("op ", name(op), " requires a floating-point dtype (f16, bf16, f32 or f64), but the dtype is ",
+        cat("op ", name(op),
+            " requires a floating-point dtype (f16, bf16, f32, f64, c64 or c128), but the dtype is ",
             name(dtype)));
   }
   if (needs_integer && is_float(dtype)) {
@@ -115,6 +127,14 @@ Status check_reduction(ReduceOp op, Dtype dtype) {
                          cat("op ", name(op), " requires an integer dtype, but the dtype is ", name(dtype)));
   }
   return {};
+}
+
+Arithmetic arithmetic(ReduceOp op, Dtype dtype) {
+  if (is_complex(dtype)) return {dtype == Dtype::kC64 ? Dtype::kF32 : Dtype::kF64, op, 2};
+  if (dtype != Dtype::kBool) return {dtype, op, 1};
+  const bool any = op == ReduceOp::kSum || op == ReduceOp::kMax || op == ReduceOp::kBor;
+  const bool all = op == ReduceOp::kProd || op == ReduceOp::kMin || op == ReduceOp::kBand;
+  return {Dtype::kU8, any ? ReduceOp::kMax : all ? ReduceOp::kMin : op, 1};
 }
 
 bool parse(const char* text, Dtype* dtype) {

@@ -21,12 +21,14 @@ enum class Dtype : uint8_t {
   kBf16,
   kF32,
   kF64,
-  // Only for collectives that do not reduce.
-  kF8E4m3 = 15,
-  kF8E5m2,
+  kC64,     // reduced as pairs of f32
+  kC128,    // reduced as pairs of f64
+  kF8E4m3,  // only for collectives that do not reduce, and kUser
+  kF8E5m2,  // likewise
+  kBool,    // one byte, 0 or 1; reduced as u8
 };
-inline constexpr int kDtypeCount = 12;  // types with arithmetic, from 1 on
-inline constexpr int kDtypeLast = 16;
+inline constexpr int kDtypeCount = 12;  // types with kernels, from 1 on
+inline constexpr int kDtypeLast = 17;
 
 enum class ReduceOp : uint8_t {
   kNone = 0,
@@ -39,8 +41,10 @@ enum class ReduceOp : uint8_t {
   kBor,
   kBxor,
   kPremulSum,
+  kUser,  // a function of the program (lib/coll/user_reduction.h)
 };
-inline constexpr int kReduceOpCount = 9;
+inline constexpr int kReduceOpCount = 9;  // with kernels, from 1 on
+inline constexpr int kReduceOpLast = 10;
 
 enum class Coll : uint8_t {
   kAllReduce = 1,
@@ -63,15 +67,18 @@ enum class Coll : uint8_t {
 };
 inline constexpr int kCollCount = 17;
 
-// Returns true if arithmetic on the type is supported.
+// Returns true if there are kernels for the type.
 inline bool computes(Dtype d) {
   return static_cast<int>(d) >= 1 && static_cast<int>(d) <= kDtypeCount;
 }
 inline bool valid(Dtype d) {
-  return computes(d) || d == Dtype::kF8E4m3 || d == Dtype::kF8E5m2;
+  return static_cast<int>(d) >= 1 && static_cast<int>(d) <= kDtypeLast;
+}
+inline bool is_complex(Dtype d) {
+  return d == Dtype::kC64 || d == Dtype::kC128;
 }
 inline bool valid(ReduceOp o) {
-  return static_cast<int>(o) >= 1 && static_cast<int>(o) <= kReduceOpCount;
+  return static_cast<int>(o) >= 1 && static_cast<int>(o) <= kReduceOpLast;
 }
 inline bool valid(Coll c) {
   return static_cast<int>(c) >= 1 && static_cast<int>(c) <= kCollCount;
@@ -79,7 +86,8 @@ inline bool valid(Coll c) {
 
 // Size of an element in bytes; 0 for an invalid value.
 uint32_t dtype_size(Dtype dtype);
-bool is_float(Dtype dtype);  // among the types with arithmetic
+uint32_t dtype_alignment(Dtype dtype);  // in bytes; 0 for an invalid value
+bool is_float(Dtype dtype);             // among the types with kernels
 
 // "f32", "sum", "all_reduce"; "?" for an invalid value (which may have come from another process).
 const char* name(Dtype dtype);
@@ -92,9 +100,18 @@ bool has_blocks(Coll coll);  // has blocks of different sizes (CollectiveArgs::b
 // The equivalent with equal block sizes; the collective itself if it has no blocks.
 Coll even(Coll coll);
 
-// Returns ok, or kUnsupported naming op and dtype: avg and premul_sum need floats, bitwise operations need
-// integers, and 8-bit floats cannot be reduced.
+// Returns ok, or kUnsupported naming op and dtype: avg and premul_sum need floats or complex numbers, bitwise
+// operations need integers or bool, complex numbers have sums only, and 8-bit floats cannot be reduced.
 Status check_reduction(ReduceOp op, Dtype dtype);
+
+// How a reduction that check_reduction accepts is computed: a complex number is two floats, and a bool is a
+// u8 whose logical or and and are max and min.
+struct Arithmetic {
+  Dtype dtype;
+  ReduceOp op;
+  uint64_t parts;  // values of `dtype` per element
+};
+Arithmetic arithmetic(ReduceOp op, Dtype dtype);
 
 // Parse names as used in files and on command lines; false if unknown.
 bool parse(const char* text, Dtype* dtype);

@@ -5,18 +5,47 @@
 
 #include "base/arguments.h"
 #include "capi/group.h"
+#include "coll/user_reduction.h"
 #include "core/capability.h"
 
 namespace weft::capi {
 namespace {
 
-// The types that collectives accept: all except complex numbers, which are supported only in gradients.
+// Two pieces of one unit per rank are allocated at once.
+constexpr uint64_t kMostUnitBytes = uint64_t{1} << 30;
+
 constexpr NamedValue kCollectiveDtypes[] = {
-    WEFT_NAMED(WEFT_DTYPE_U8),      WEFT_NAMED(WEFT_DTYPE_I8),     WEFT_NAMED(WEFT_DTYPE_U16),
-    WEFT_NAMED(WEFT_DTYPE_I16),     WEFT_NAMED(WEFT_DTYPE_U32),    WEFT_NAMED(WEFT_DTYPE_I32),
-    WEFT_NAMED(WEFT_DTYPE_U64),     WEFT_NAMED(WEFT_DTYPE_I64),    WEFT_NAMED(WEFT_DTYPE_F16),
-    WEFT_NAMED(WEFT_DTYPE_BF16),    WEFT_NAMED(WEFT_DTYPE_F32),    WEFT_NAMED(WEFT_DTYPE_F64),
-    WEFT_NAMED(WEFT_DTYPE_F8_E4M3), WEFT_NAMED(WEFT_DTYPE_F8_E5M2)};
+    WEFT_NAMED(WEFT_DTYPE_U8),      WEFT_NAMED(WEFT_DTYPE_I8),   WEFT_NAMED(WEFT_DTYPE_U16),
+    WEFT_NAMED(WEFT_DTYPE_I16),     WEFT_NAMED(WEFT_DTYPE_U32),  WEFT_NAMED(WEFT_DTYPE_I32),
+    WEFT_NAMED(WEFT_DTYPE_U64),     WEFT_NAMED(WEFT_DTYPE_I64),  WEFT_NAMED(WEFT_DTYPE_F16),
+    WEFT_NAMED(WEFT_DTYPE_BF16),    WEFT_NAMED(WEFT_DTYPE_F32),  WEFT_NAMED(WEFT_DTYPE_F64),
+    WEFT_NAMED(WEFT_DTYPE_C64),     WEFT_NAMED(WEFT_DTYPE_C128), WEFT_NAMED(WEFT_DTYPE_F8_E4M3),
+    WEFT_NAMED(WEFT_DTYPE_F8_E5M2), WEFT_NAMED(WEFT_DTYPE_BOOL)};
+
+// Makes the composite operation of WEFT_OP_USER.
+Status take_reduction(Call* call, const weft_reduction* given) {
+  if (given == nullptr)
+    return Status::error(
+        Code::kArg, "weft_coll_options.reduction is NULL, but WEFT_OP_USER needs the program's reduction");
+  weft_reduction how;
+  WEFT_TRY(read_struct(given, "weft_reduction", &how));
+  if (how.combine == nullptr) return null_argument("weft_reduction.combine");
+  how.unit = std::max<uint64_t>(how.unit, 1);
+  CollectiveArgs& args = call->args;
+  if (args.count % how.unit != 0) {
+    return Status::error(Code::kArg,
+                         cat(name(args.coll), ": count is ", args.count,
+                             ", expected a multiple of weft_reduction.unit, which is ", how.unit));
+  }
+  if (how.unit > kMostUnitBytes / dtype_size(args.dtype)) {
+    return Status::error(Code::kArg,
+                         cat("weft_reduction.unit is ", how.unit, ": allowed are 1 to ",
+                             kMostUnitBytes / dtype_size(args.dtype), " elements of ", name(args.dtype)));
+  }
+  args.prescale = static_cast<double>(how.unit);
+  call->reduction = how;
+  return {};
+}
 
 }  // namespace
 
@@ -57,8 +86,8 @@ Status begin(Call* call, Coll coll, uint64_t count, int32_t dtype, int32_t op, i
   WEFT_TRY(check_stream(comm.context(), read.stream, &call->stream));
   call->timeout_ms = read.timeout_ms;
   if (is_reduction(coll)) {
-    if (op < 1 || op > kReduceOpCount)
-      return check_constants("op", op, WEFT_NAMED(WEFT_OP_SUM), WEFT_NAMED(WEFT_OP_PREMUL_SUM));
+    if (op < 1 || op > kReduceOpLast)
+      return check_constants("op", op, WEFT_NAMED(WEFT_OP_SUM), WEFT_NAMED(WEFT_OP_USER));
     args.op = static_cast<ReduceOp>(op);
   }
   WEFT_TRY(check_capability({coll, args.dtype, args.op, call->stream.kind}));
@@ -70,18 +99,26 @@ Status begin(Call* call, Coll coll, uint64_t count, int32_t dtype, int32_t op, i
           "weft_coll_options.factor is 0, but WEFT_OP_PREMUL_SUM multiplies by it: set another value");
     args.prescale = read.factor;
   }
+  if (args.op != ReduceOp::kPremulSum && read.factor != 0.0)
+    return Status::error(Code::kArg, cat("weft_coll_options.factor is ", read.factor,
+                                         ", which only WEFT_OP_PREMUL_SUM uses: set it to 0"));
+  if (args.op == ReduceOp::kUser) return take_reduction(call, read.reduction);
+  if (read.reduction != nullptr)
+    return Status::error(Code::kArg,
+                         "weft_coll_options.reduction is set, but only WEFT_OP_USER uses it: set it to NULL");
   return {};
 }
 
 Status check_buffers(const Call& call, const Span& src, const Span& dst, const void* in_place_src,
                      const void* in_place_dst) {
-  const uint64_t element = dtype_size(call.args.dtype);
+  const uint64_t element = dtype_size(call.args.dtype), alignment = dtype_alignment(call.args.dtype);
   for (const Span* span : {&src, &dst}) {
     if (span->count == 0) continue;
     if (span->start == nullptr) return null_argument(span->name);
-    if (reinterpret_cast<uintptr_t>(span->start) % element != 0) {
-      return Status::error(Code::kArg, cat(name(call.args.coll), ": ", span->name, " is not aligned to its ",
-                                           element, "-byte elements"));
+    if (reinterpret_cast<uintptr_t>(span->start) % alignment != 0) {
+      return Status::error(Code::kArg,
+                           cat(name(call.args.coll), ": ", span->name, " is not aligned to ", alignment,
+                               " bytes, as elements of ", name(call.args.dtype), " must be"));
     }
     Status memory = check_memory(call.comm->rep->context(), &call.comm->memory_watch, call.stream,
                                  span->start, span->count * element);
@@ -161,6 +198,12 @@ void await(Comm& comm, const weft_request& request, const char* what) {
 
 Status submit(Call* call) {
   const std::shared_ptr<Comm>& comm = call->comm->rep;
+  if (call->args.op == ReduceOp::kUser) {
+    const std::shared_ptr<Composite> made = coll::user_reduction(
+        call->args, call->reduction, static_cast<int>(call->rank), static_cast<int>(call->size));
+    call->args.composite = made.get();
+    call->kept = made;
+  }
   if (call->comm->group != nullptr) return call->comm->group->add(call);
   if (call->stream.kind != WEFT_DEVICE_HOST) return submit_on_device(call);
   if (call->request == nullptr) {

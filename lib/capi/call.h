@@ -27,7 +27,8 @@ struct Call {
   uint64_t size = 0;  // world size of the communicator
   uint64_t rank = 0;
   StreamArgs stream = {};
-  std::shared_ptr<void> kept;  // keeps data that args points to until the operation is complete
+  weft_reduction reduction = {};  // WEFT_OP_USER
+  std::shared_ptr<void> kept;     // keeps data that args points to until the operation is complete
 };
 
 // Runs the checks that all collectives share. Fills *call, except the buffers.

@@ -8,12 +8,15 @@ namespace weft::capi {
 
 // The internal enumerations have the public values.
 static_assert(static_cast<int>(Dtype::kU8) == WEFT_DTYPE_U8 &&
-              static_cast<int>(Dtype::kF64) == WEFT_DTYPE_F64);
+              static_cast<int>(Dtype::kF64) == WEFT_DTYPE_F64 &&
+              static_cast<int>(Dtype::kC128) == WEFT_DTYPE_C128 &&
+              static_cast<int>(Dtype::kBool) == WEFT_DTYPE_BOOL);
 static_assert(static_cast<int>(Dtype::kF16) == WEFT_DTYPE_F16 &&
               static_cast<int>(Dtype::kBf16) == WEFT_DTYPE_BF16);
 static_assert(static_cast<int>(ReduceOp::kSum) == WEFT_OP_SUM &&
               static_cast<int>(ReduceOp::kMax) == WEFT_OP_MAX);
-static_assert(static_cast<int>(ReduceOp::kPremulSum) == WEFT_OP_PREMUL_SUM);
+static_assert(static_cast<int>(ReduceOp::kPremulSum) == WEFT_OP_PREMUL_SUM &&
+              static_cast<int>(ReduceOp::kUser) == WEFT_OP_USER);
 static_assert(static_cast<int>(Coll::kAllReduce) == WEFT_COLL_ALL_REDUCE &&
               static_cast<int>(Coll::kAllToAll) == WEFT_COLL_ALL_TO_ALL &&
               static_cast<int>(Coll::kRecv) == WEFT_COLL_RECV);

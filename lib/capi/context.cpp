@@ -184,10 +184,10 @@ weft_status weft_capability(weft_context* context, const char* backend, int32_t 
     const auto d = static_cast<Dtype>(dtype);
     const auto o = static_cast<ReduceOp>(op);
     if (coll < 1 || coll > kCollCount || dtype < 1 || dtype > kDtypeLast || !valid(d) || op < 0 ||
-        op > kReduceOpCount || device_kind < WEFT_DEVICE_HOST || device_kind > WEFT_DEVICE_CUDA) {
+        op > kReduceOpLast || device_kind < WEFT_DEVICE_HOST || device_kind > WEFT_DEVICE_CUDA) {
       return Status::error(Code::kArg, cat("coll is ", coll, " (allowed: 1 to ", kCollCount, "), dtype ",
                                            dtype, " (WEFT_DTYPE_*, 1 to ", kDtypeLast, "), op ", op,
-                                           " (0 to ", kReduceOpCount, "), device_kind ", device_kind, " (",
+                                           " (0 to ", kReduceOpLast, "), device_kind ", device_kind, " (",
                                            WEFT_DEVICE_HOST, " to ", WEFT_DEVICE_CUDA, ")"));
     }
     if (is_reduction(c) != (op != 0))

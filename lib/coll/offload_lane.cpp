@@ -26,7 +26,8 @@ void OffloadLane::start(const CollectiveArgs& args, uint64_t slot) {
   whole_ = {Descriptor::of(args), reported_slot(args, slot)};
   args_ = args;
   status_ = Status();
-  own_ = context_.size > 1 && !args.ordered && context_.forced[args.coll] == nullptr &&
+  const bool has_type = !is_reduction(args.coll) || computes(args.dtype);
+  own_ = context_.size > 1 && has_type && !args.ordered && context_.forced[args.coll] == nullptr &&
          args.count * dtype_size(args.dtype) >= kOffloadLeastBytes && offload_.executes(args);
   if (!own_) return start_below(args);
   state_ = State::kBarrier;

@@ -89,7 +89,11 @@ std::string Descriptor::text() const {
   if (kind == Coll::kReduce || kind == Coll::kGather || kind == Coll::kGatherV) out += cat(" to rank ", root);
   if (device != 0) out += device == kCudaDevices ? " of CUDA memory" : " of unknown memory";
   const bool divides = !has_root(kind) && root > 0;
-  if (scale != 1.0 && !divides) out += cat(" scaled by ", scale);
+  if (static_cast<ReduceOp>(op) == ReduceOp::kUser) {
+    if (scale != 1.0) out += cat(" in units of ", scale);
+  } else if (scale != 1.0 && !divides) {
+    out += cat(" scaled by ", scale);
+  }
   if (has_blocks(kind)) {
     out += " in blocks";
   } else if (tag != 0 && kind != Coll::kSparseAllReduce) {

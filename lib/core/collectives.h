@@ -105,7 +105,8 @@ struct CollectiveArgs {
   uint64_t count = 0;
   const std::byte* src = nullptr;
   std::byte* dst = nullptr;
-  double prescale = 1.0;   // every input is multiplied by it before the reduction (premul_sum)
+  // Every input is multiplied by it before the reduction (premul_sum). kUser: weft_reduction.unit.
+  double prescale = 1.0;
   double postscale = 1.0;  // the result is multiplied by it once, before rounding (avg)
   uint64_t tag = 0;        // 0 for calls of the user; see slot_tag
   // For errors: micro-batches that the reducer's step divides by; 0: unknown.

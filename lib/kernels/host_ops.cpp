@@ -56,6 +56,14 @@ void stream_bytes(std::byte* dst, const std::byte* src, uint64_t size) {
 void fold(const FoldArgs& args) {
   assert(args.input_count >= 1 && args.output_count >= 1 && check_reduction(args.op, args.dtype).ok());
   if (args.count == 0) return;
+  if (!computes(args.dtype)) {
+    const Arithmetic as = arithmetic(args.op, args.dtype);
+    FoldArgs parts = args;
+    parts.dtype = as.dtype;
+    parts.op = as.op;
+    parts.count *= as.parts;
+    return fold(parts);
+  }
   if (!is_float(args.dtype)) return fold_integers(args);
   const FloatEnvironment fixed;
   fold_floats(args);

@@ -131,7 +131,7 @@ Status check_param(uint64_t index, Param* param) {
   if (name.empty())
     return Status::error(Code::kArg, cat("parameter ", index, " has no name (weft_param.name)"));
   if (param->ignored()) return {};
-  if (!computes(param->dtype))
+  if (!computes(param->dtype) && param->dtype != Dtype::kBool)
     return wrong(index, name, cat("unknown dtype ", static_cast<int>(param->dtype)));
   if (param->reduced() && !is_float(param->dtype)) {
     return wrong(
@@ -278,11 +278,12 @@ Status from_struct(uint64_t index, const weft_param& in, Param* out) {
     return wrong(index, out->name, cat("shape is NULL, but ndim is ", in.ndim));
   // Checked before the conversion, which could turn an unknown dtype into a known one.
   out->pairs = in.dtype == WEFT_DTYPE_C64 || in.dtype == WEFT_DTYPE_C128;
-  const bool known = out->pairs || (in.dtype >= 1 && in.dtype <= kDtypeCount);
+  const bool known = out->pairs || (in.dtype >= 1 && in.dtype <= kDtypeCount) || in.dtype == WEFT_DTYPE_BOOL;
   if (!known) {
-    return wrong(index, out->name,
-                 cat("unknown dtype ", in.dtype, ": allowed are WEFT_DTYPE_U8 (", WEFT_DTYPE_U8,
-                     ") to WEFT_DTYPE_C128 (", WEFT_DTYPE_C128, ")"));
+    return wrong(
+        index, out->name,
+        cat("unknown dtype ", in.dtype, ": allowed are WEFT_DTYPE_U8 (", WEFT_DTYPE_U8,
+            ") to WEFT_DTYPE_C128 (", WEFT_DTYPE_C128, ") and WEFT_DTYPE_BOOL (", WEFT_DTYPE_BOOL, ")"));
   }
   out->dtype = !out->pairs                  ? static_cast<Dtype>(in.dtype)
                : in.dtype == WEFT_DTYPE_C64 ? Dtype::kF32

@@ -49,9 +49,7 @@ std::string device_text(int32_t kind, int32_t device) {
 // Returns a text like "f32 [2, 3] with strides [1, 2]". The shape may be invalid.
 std::string tensor_text(const weft_tensor& tensor) {
   const auto dtype = static_cast<Dtype>(tensor.dtype);
-  std::string out = tensor.dtype == WEFT_DTYPE_C64    ? "c64"
-                    : tensor.dtype == WEFT_DTYPE_C128 ? "c128"
-                    : tensor.dtype >= 1 && tensor.dtype <= kDtypeLast && valid(dtype)
+  std::string out = tensor.dtype >= 1 && tensor.dtype <= kDtypeLast && valid(dtype)
                         ? name(dtype)
                         : cat("of unknown dtype ", tensor.dtype);
   const std::vector<int64_t> shape(tensor.shape, tensor.shape + tensor.ndim);

@@ -30,6 +30,7 @@ from .errors import WeftError
 from .hook import Hook
 from .records import BucketInfo, JoinResult, Norms, Param, ParamInfo, Slice, Stats, Verdict
 from .reducer import Reducer
+from .reduction import Reduction
 from .request import Request
 from .threads import Gathering, run_threads
 
@@ -37,5 +38,5 @@ __version__ = f"{_constants.VERSION_MAJOR}.{_constants.VERSION_MINOR}.{_constant
 
 __all__ = ["Averager", "BackendInfo", "BroadcastFlag", "BucketInfo", "Coll", "Comm", "CommInfo", "Context", "DType",
            "DeviceKind", "Divide", "Evidence", "Gathering", "GradientMode", "Hook", "JoinResult", "LogLevel", "Norms",
-           "Op", "Param", "ParamInfo", "Planner", "Progress", "Reducer", "Request", "Slice", "Stats", "Status",
+           "Op", "Param", "ParamInfo", "Planner", "Progress", "Reducer", "Reduction", "Request", "Slice", "Stats", "Status",
            "Verdict", "WeftError", "__version__", "run_threads", "version"]

@@ -21,6 +21,7 @@ alloc_fn = CFUNCTYPE(c_void_p, c_void_p, c_uint64, c_uint64, c_int32)
 free_fn = CFUNCTYPE(None, c_void_p, c_void_p, c_uint64, c_int32)
 all_gather_fn = CFUNCTYPE(c_int32, c_void_p, c_void_p, c_uint64, c_void_p)
 complete_fn = CFUNCTYPE(None, c_void_p, status)
+reduce_fn = CFUNCTYPE(status, c_void_p, c_void_p, c_void_p, c_uint64, c_int32)
 bucket_fn = CFUNCTYPE(None, c_void_p, c_uint64, c_uint32, status)
 
 
@@ -86,9 +87,13 @@ class ShrinkOptions(Sized):
     _fields_ = [("struct_size", c_size_t), ("timeout_ms", c_int64), ("flags", c_uint64)]
 
 
+class Reduction(Sized):
+    _fields_ = [("struct_size", c_size_t), ("combine", reduce_fn), ("user_data", c_void_p), ("unit", c_uint64)]
+
+
 class CollOptions(Sized):
     _fields_ = [("struct_size", c_size_t), ("timeout_ms", c_int64), ("stream", P(Stream)), ("factor", c_double),
-                ("flags", c_uint64)]
+                ("flags", c_uint64), ("reduction", P(Reduction))]
 
 
 class BucketParam(Sized):

@@ -3,7 +3,7 @@
 Common to all collectives:
 
 Arrays    NumPy arrays, and objects with __dlpack__ or the buffer protocol, in host memory and row-major. Counts and
-          offsets are in elements. Complex numbers are refused.
+          offsets are in elements.
 Order     Every rank makes the same calls in the same order, with the same dtype, op and root. send and recv are matched
           per pair of ranks and have no place in that order.
 Results   The array that receives the result must be writable. A read-only one (a JAX array, a read-only NumPy array)
@@ -15,7 +15,10 @@ timeout   The operation's deadline in seconds, counted from the call. None: the 
 Errors    WeftError: the communicator's failure, or ERR_TIMEOUT, ERR_MISMATCH, ERR_PEER_FAILED and so on; it names the
           ranks at fault. ValueError and TypeError: an argument of this rank does not fit; nothing was sent.
 Threads   One thread at a time per communicator.
-bool      Arrays of bool are reduced by "min", "max", "prod", "band", "bor" and "bxor".
+op        An Op or its name: "sum", "mean" ("avg", "average"), "prod", "min", "max", "band", "bor", "bxor" or
+          "premul_sum"; or a Reduction, a function of the program, in all_reduce, reduce and reduce_scatter. Complex
+          numbers have sums and means only. Of bool, "sum", "max" and "bor" are a logical or, "prod", "min" and "band" a
+          logical and.
 
 While an operation uses an array, resizing the array raises BufferError (bytearray, array.array) or ValueError (NumPy).
 DLPack has no such guard: until the request is complete the program must not resize a tensor, replace its storage
@@ -33,19 +36,17 @@ from ._handle import milliseconds
 from ._library import lib
 from ._memory import Region, region
 from ._new import NewArrays
-from .constants import DType, Op, choice
+from .constants import Op, choice
+from .errors import WeftError
+from .reduction import Reduction, add_cause
 from .request import Request
 
-Operation = Union[Op, str]
+Operation = Union[Op, str, Reduction]
 
 
-def _op(op: Operation, part: Region) -> Op:
-    """Convert op to an Op, and check that the elements of part support it."""
-    operation = choice(Op, op, "op")
-    if part.boolean and operation in (Op.SUM, Op.AVG, Op.PREMUL_SUM):
-        raise ValueError(f"op {operation.name.lower()} is not defined for arrays of bool; use \"max\" (true where any "
-                         "rank has true), \"min\" (true where every rank has true), or a bitwise op: band, bor, bxor")
-    return operation
+def _op(op: Operation) -> Op:
+    """Convert op to an Op."""
+    return Op.USER if isinstance(op, Reduction) else choice(Op, op, "op")
 
 
 class Collectives:
@@ -66,15 +67,14 @@ class Collectives:
                    timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
         """Reduce src over all ranks into dst, on every rank, with the same bits on all.
 
-        dst has as many elements as src; None reduces in place. op is an Op or its name: "sum", "mean" ("avg",
-        "average"), "prod", "min", "max", "band", "bor", "bxor" or "premul_sum".
+        dst has as many elements as src; None reduces in place.
 
         "premul_sum" multiplies each element by factor first. factor must be set for it, equal on all ranks; other ops
         refuse a factor.
         """
         src, dst = _pair(src, dst, 1, 1)
-        return self._run(lib.all_reduce, [src, dst], src.address, dst.address, src.count, src.dtype,
-                         _op(op, src), options=_options(timeout, factor), wait=wait)
+        return self._run(lib.all_reduce, [src, dst, op], src.address, dst.address, src.count, src.dtype,
+                         _op(op), options=_options(timeout, factor, op), wait=wait)
 
     def reduce(self, src: Any, dst: Any = None, op: Operation = Op.SUM, *, root: int = 0, factor: float = 0.0,
                timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
@@ -83,8 +83,8 @@ class Collectives:
         Other ranks leave dst as it is, and may pass None.
         """
         src, dst = _pair(src, dst, 1, 1, result=self.rank == root)
-        return self._run(lib.reduce, [src, dst], src.address, dst.address, src.count, src.dtype,
-                         _op(op, src), root, options=_options(timeout, factor), wait=wait)
+        return self._run(lib.reduce, [src, dst, op], src.address, dst.address, src.count, src.dtype,
+                         _op(op), root, options=_options(timeout, factor, op), wait=wait)
 
     def broadcast(self, array: Any, root: int = 0, *, timeout: Optional[float] = None,
                   wait: bool = True) -> Optional[Request]:
@@ -103,8 +103,8 @@ class Collectives:
                        timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
         """Reduce src over all ranks; rank r receives block r in dst. src has size times the elements of dst."""
         src, dst = _pair(src, dst, self.size, 1)
-        return self._run(lib.reduce_scatter, [src, dst], src.address, dst.address, dst.count, src.dtype,
-                         _op(op, src), options=_options(timeout, factor), wait=wait)
+        return self._run(lib.reduce_scatter, [src, dst, op], src.address, dst.address, dst.count, src.dtype,
+                         _op(op), options=_options(timeout, factor, op), wait=wait)
 
     def gather(self, src: Any, dst: Any = None, root: int = 0, *, timeout: Optional[float] = None,
                wait: bool = True) -> Optional[Request]:
@@ -167,7 +167,7 @@ class Collectives:
         blocks.check(dst, blocks.counts[self.rank], "dst")
         _same_type(src, dst)
         return self._run(lib.reduce_scatter_v, [src, dst], src.address, dst.address, *blocks.arrays,
-                         dst.dtype, _op(op, dst), options=_options(timeout, factor), wait=wait)
+                         dst.dtype, _op(op), options=_options(timeout, factor, op), wait=wait)
 
     def gather_v(self, src: Any, dst: Any, counts: Sequence[int], offsets: Optional[Sequence[int]] = None,
                  root: int = 0, *, timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
@@ -261,7 +261,11 @@ class Collectives:
              wait: bool) -> Optional[Request]:
         self._outstanding = [one for one in self._outstanding if not one.over()]
         if wait:
-            self._raise(call(self._handle, *arguments, options, None))
+            try:
+                self._raise(call(self._handle, *arguments, options, None))
+            except WeftError as error:
+                add_cause(error, lent)
+                raise
             if self._grouped is not None:
                 self._grouped.append(lent)
             return None
@@ -292,18 +296,17 @@ class _Blocks:
                              "offsets")
 
 
-def _options(timeout: Optional[float], factor: float = 0.0) -> Optional[_abi.CollOptions]:
-    if timeout is None and not factor:
+def _options(timeout: Optional[float], factor: float = 0.0, op: Operation = Op.SUM) -> Optional[_abi.CollOptions]:
+    how = op.struct if isinstance(op, Reduction) else None
+    if timeout is None and not factor and how is None:
         return None
-    return _abi.CollOptions(timeout_ms=milliseconds(timeout), factor=factor)
+    return _abi.CollOptions(timeout_ms=milliseconds(timeout), factor=factor,
+                            reduction=None if how is None else ctypes.pointer(how))
 
 
 def _array(array: Any, writes: bool) -> Region:
     """Describe the array's memory, and check that a collective can use it. writes: the result goes into it."""
     part = region(array)
-    if part.dtype in (DType.C64, DType.C128):
-        raise TypeError(f"collectives do not support elements of type {part.dtype.name}; pass a view as pairs of real "
-                        "numbers, for example x.view(numpy.float32)")
     if not part.row_major:
         raise ValueError(f"the array is strided: shape {part.shape} has strides {part.strides} (in elements), expected "
                          "a row-major array; pass a contiguous copy (numpy.ascontiguousarray)")
@@ -313,13 +316,9 @@ def _array(array: Any, writes: bool) -> Region:
     return part
 
 
-def _type(part: Region) -> str:
-    return "BOOL" if part.boolean else part.dtype.name
-
-
 def _same_type(src: Region, dst: Region) -> None:
-    if _type(src) != _type(dst):
-        raise ValueError(f"src is {_type(src)}, dst is {_type(dst)}; expected the same element type")
+    if src.dtype != dst.dtype:
+        raise ValueError(f"src is {src.dtype.name}, dst is {dst.dtype.name}; expected the same element type")
 
 
 def _pair(src: Any, dst: Any, src_blocks: int, dst_blocks: int, result: bool = True) -> tuple[Region, Region]:
@@ -343,7 +342,7 @@ def _optional(array: Any, like: Region, needed: bool, count: int, name: str) -> 
     if array is None:
         raise ValueError(f"{name} is None, expected an array of {count} elements: this rank is the root")
     part = _array(array, writes=name == "dst")
-    if _type(part) != _type(like) or part.count != count:
-        raise ValueError(f"{name} has {part.count} elements of type {_type(part)}, expected {count} of "
-                         f"type {_type(like)}")
+    if part.dtype != like.dtype or part.count != count:
+        raise ValueError(f"{name} has {part.count} elements of type {part.dtype.name}, expected {count} of "
+                         f"type {like.dtype.name}")
     return part

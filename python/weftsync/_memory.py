@@ -19,7 +19,7 @@ from .constants import DType
 _NUMPY = {np.dtype(name): dtype for name, dtype in {
     "uint8": DType.U8, "int8": DType.I8, "uint16": DType.U16, "int16": DType.I16, "uint32": DType.U32,
     "int32": DType.I32, "uint64": DType.U64, "int64": DType.I64, "float16": DType.F16, "float32": DType.F32,
-    "float64": DType.F64, "complex64": DType.C64, "complex128": DType.C128}.items()}
+    "float64": DType.F64, "complex64": DType.C64, "complex128": DType.C128, "bool": DType.BOOL}.items()}
 _TO_NUMPY = {dtype: key for key, dtype in _NUMPY.items()}
 _TO_NUMPY[DType.BF16] = np.dtype("uint16")
 
@@ -28,7 +28,7 @@ _INT, _UINT, _FLOAT, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 4, 5, 6
 _DLPACK = {(_UINT, 8): DType.U8, (_INT, 8): DType.I8, (_UINT, 16): DType.U16, (_INT, 16): DType.I16,
            (_UINT, 32): DType.U32, (_INT, 32): DType.I32, (_UINT, 64): DType.U64, (_INT, 64): DType.I64,
            (_FLOAT, 16): DType.F16, (_FLOAT, 32): DType.F32, (_FLOAT, 64): DType.F64, (_BFLOAT, 16): DType.BF16,
-           (_COMPLEX, 64): DType.C64, (_COMPLEX, 128): DType.C128, (_BOOL, 8): DType.U8}
+           (_COMPLEX, 64): DType.C64, (_COMPLEX, 128): DType.C128, (_BOOL, 8): DType.BOOL}
 _HOST_DEVICES = (1, 3)  # kDLCPU, kDLCUDAHost
 _READ_ONLY, _IS_COPIED = 1, 2
 _MAJOR = 1  # the major version of DLPack whose layout is declared here
@@ -66,7 +66,6 @@ class Region:
     strides: tuple[int, ...]  # in elements
     writable: bool
     owner: Any
-    boolean: bool = False  # elements of type U8 are truth values, 0 or 1
 
     @property
     def count(self) -> int:
@@ -108,8 +107,6 @@ def dtype_of(what: Any) -> DType:
 def _from_numpy(dtype: np.dtype[Any]) -> DType:
     if dtype.name == "bfloat16":  # the type of the package ml_dtypes
         return DType.BF16
-    if dtype == np.bool_:
-        return DType.U8
     if dtype not in _NUMPY:  # it has types of the native byte order alone
         raise TypeError(f"Weft has no element type for NumPy's {dtype.str} ({dtype}); it has bool, integers, floats "
                         "and complex numbers in native byte order")
@@ -140,8 +137,7 @@ def _from_ndarray(array: np.ndarray[Any, Any], owner: Any) -> Region:
         raise TypeError(f"the array has strides {array.strides} in bytes, expected multiples of its element size "
                         f"{size}; pass a copy (numpy.ascontiguousarray)")
     return Region(array.__array_interface__["data"][0], _from_numpy(array.dtype), array.shape,
-                  tuple(step // size for step in array.strides), array.flags.writeable, owner,
-                  array.dtype == np.bool_)
+                  tuple(step // size for step in array.strides), array.flags.writeable, owner)
 
 
 def _from_dlpack(array: Any) -> Region:
@@ -163,8 +159,7 @@ def _from_dlpack(array: Any) -> Region:
     strides = tuple(tensor.strides[:tensor.ndim]) if tensor.strides else row_major(shape)
     writable = not flags & (_READ_ONLY | _IS_COPIED)  # a result written to a copy would not reach the array
     # The capsule is not marked as used, so it releases the producer's memory when it is deleted.
-    return Region((tensor.data or 0) + tensor.byte_offset, dtype, shape, strides, writable, (array, capsule),
-                  tensor.code == _BOOL)
+    return Region((tensor.data or 0) + tensor.byte_offset, dtype, shape, strides, writable, (array, capsule))
 
 
 def _dlpack_tensor(capsule: Any) -> tuple[_DLTensor, Optional[int]]:
@@ -184,13 +179,16 @@ def _frameworks(array: Any) -> set[str]:
 
 
 def fresh(like: Region, shape: tuple[int, ...]) -> Region:
-    """Allocate memory for elements of like's type. Its owner is a row-major NumPy array; BF16 elements are uint16."""
-    dtype = _TO_NUMPY[like.dtype]
+    """Allocate memory for elements of like's type. Its owner is a row-major NumPy array.
+
+    BF16 elements are uint16, and BOOL elements uint8, because NumPy exports neither through DLPack before 1.25.
+    """
+    dtype = np.dtype(np.uint8) if like.dtype == DType.BOOL else _TO_NUMPY[like.dtype]
     size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     memory = np.empty(size + _ALIGNMENT, np.uint8)
     start = -memory.__array_interface__["data"][0] % _ALIGNMENT
     array = memory[start:start + size].view(dtype).reshape(shape)
-    return dataclasses.replace(_from_ndarray(array, array), dtype=like.dtype, boolean=like.boolean)
+    return dataclasses.replace(_from_ndarray(array, array), dtype=like.dtype)
 
 
 def converted(made: Region, array: Any) -> Any:
@@ -208,7 +206,7 @@ def converted(made: Region, array: Any) -> Any:
     for space in spaces:
         if hasattr(space, "from_dlpack"):
             return space.from_dlpack(_Export(made))
-    return made.owner.view(np.bool_) if made.boolean else made.owner
+    return made.owner.view(np.bool_) if made.dtype == DType.BOOL else made.owner
 
 
 class _Export:
@@ -223,7 +221,7 @@ class _Export:
     def __dlpack__(self, **wanted: Any) -> Any:
         capsule = self._made.owner.__dlpack__(**wanted)
         tensor, _ = _dlpack_tensor(capsule)
-        if self._made.boolean:
+        if self._made.dtype == DType.BOOL:
             tensor.code = _BOOL
         elif self._made.dtype == DType.BF16:
             tensor.code = _BFLOAT

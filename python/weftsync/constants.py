@@ -73,19 +73,22 @@ class DType(enum.IntEnum):
     BF16 = 10
     F32 = 11
     F64 = 12
-    C64 = 13  # complex numbers, only for parameters of a reducer
+    C64 = 13  # complex numbers
     C128 = 14
     F8_E4M3 = 15  # floats of one byte: they are sent and copied, but reductions refuse them
     F8_E5M2 = 16
+    BOOL = 17
 
     @property
     def size(self) -> int:
         """Size of an element in bytes."""
-        return 2 if self is DType.BF16 else int(self.name.split("_")[0][1:]) // 8
+        special = {DType.BF16: 2, DType.BOOL: 1}
+        return special[self] if self in special else int(self.name.split("_")[0][1:]) // 8
 
 
 class Op(enum.IntEnum):
-    """Reduction operations. MEAN and AVERAGE are other names of AVG; PREMUL_SUM multiplies by a factor first."""
+    """Reduction operations. MEAN and AVERAGE are other names of AVG; PREMUL_SUM multiplies by a factor first; USER is
+    used for a Reduction."""
 
     SUM = 1
     AVG = 2
@@ -98,6 +101,7 @@ class Op(enum.IntEnum):
     BOR = 7
     BXOR = 8
     PREMUL_SUM = 9
+    USER = 10
 
 
 class Coll(enum.IntEnum):

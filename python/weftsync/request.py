@@ -6,6 +6,8 @@ from typing import Any, Callable, Optional
 
 from ._handle import Handle, wait_milliseconds
 from ._library import check, lib
+from .errors import WeftError
+from .reduction import add_cause
 
 
 class Request(Handle):
@@ -31,9 +33,9 @@ class Request(Handle):
 
         Raises WeftError: the operation's failure, or ERR_NOT_DONE when the timeout passes. The operation continues.
         """
-        code = lib.request_wait(self._handle, wait_milliseconds(timeout))
+        code, lent = lib.request_wait(self._handle, wait_milliseconds(timeout)), self._lent
         self._test()
-        check(code, lambda error: lib.request_error(self._handle, error))
+        self._check(code, lent)
 
     def result(self, timeout: Optional[float] = None) -> Any:
         """Wait as `wait` does. Returns the new array of a call of Comm.new, and None for other calls."""
@@ -45,8 +47,9 @@ class Request(Handle):
 
     def done(self) -> bool:
         """Return True if the operation is complete. Raises WeftError if it has failed. Never blocks."""
+        lent = self._lent
         code, done = self._test()
-        check(code, lambda error: lib.request_error(self._handle, error))
+        self._check(code, lent)
         return done
 
     def close(self) -> None:
@@ -57,6 +60,13 @@ class Request(Handle):
     def over(self) -> bool:
         """Return True if the operation is complete, with or without success. Never blocks."""
         return self.closed or self._test()[1]
+
+    def _check(self, code: int, lent: Any) -> None:
+        try:
+            check(code, lambda error: lib.request_error(self._handle, error))
+        except WeftError as error:
+            add_cause(error, lent)
+            raise
 
     def _test(self) -> tuple[int, bool]:
         """Return the status so far, and True if the operation is complete. Drops the arrays in that case."""

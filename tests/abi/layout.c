@@ -104,6 +104,12 @@ int main(void) {
   FIELD(weft_coll_options, stream);
   FIELD(weft_coll_options, factor);
   FIELD(weft_coll_options, flags);
+  FIELD(weft_coll_options, reduction);
+  STRUCT(weft_reduction);
+  FIELD(weft_reduction, struct_size);
+  FIELD(weft_reduction, combine);
+  FIELD(weft_reduction, user_data);
+  FIELD(weft_reduction, unit);
   STRUCT(weft_tensor);
   FIELD(weft_tensor, struct_size);
   FIELD(weft_tensor, data);

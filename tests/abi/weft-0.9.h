@@ -87,6 +87,7 @@ typedef int32_t weft_dtype;
 #define WEFT_DTYPE_C128 14
 #define WEFT_DTYPE_F8_E4M3 15
 #define WEFT_DTYPE_F8_E5M2 16
+#define WEFT_DTYPE_BOOL 17
 typedef int32_t weft_op;
 #define WEFT_OP_SUM 1
 #define WEFT_OP_AVG 2
@@ -97,6 +98,7 @@ typedef int32_t weft_op;
 #define WEFT_OP_BOR 7
 #define WEFT_OP_BXOR 8
 #define WEFT_OP_PREMUL_SUM 9
+#define WEFT_OP_USER 10
 typedef int32_t weft_coll;
 #define WEFT_COLL_ALL_REDUCE 1
 #define WEFT_COLL_REDUCE 2
@@ -218,8 +220,9 @@ typedef struct weft_coll_options {
   const weft_stream* stream;
   double factor;
   uint64_t flags;
+  const struct weft_reduction* reduction;
 } weft_coll_options;
-#define WEFT_COLL_OPTIONS_INIT {sizeof(weft_coll_options), 0, NULL, 0.0, 0}
+#define WEFT_COLL_OPTIONS_INIT {sizeof(weft_coll_options), 0, NULL, 0.0, 0, NULL}
 WEFT_API weft_status weft_all_reduce(weft_comm* comm, const void* src, void* dst, uint64_t count,
                                      weft_dtype dtype, weft_op op, const weft_coll_options* options,
                                      weft_request** request);
@@ -288,6 +291,15 @@ WEFT_API weft_status weft_all_to_all_v(weft_comm* comm, const void* src, const u
                                        const uint64_t* src_offsets, void* dst, const uint64_t* dst_counts,
                                        const uint64_t* dst_offsets, weft_dtype dtype,
                                        const weft_coll_options* options, weft_request** request);
+typedef weft_status (*weft_reduce_fn)(void* user_data, const void* from, void* into, uint64_t count,
+                                      weft_dtype dtype);
+typedef struct weft_reduction {
+  size_t struct_size;
+  weft_reduce_fn combine;
+  void* user_data;
+  uint64_t unit;
+} weft_reduction;
+#define WEFT_REDUCTION_INIT {sizeof(weft_reduction), NULL, NULL, 0}
 typedef struct weft_sparse {
   size_t struct_size;
   uint64_t count;

@@ -227,7 +227,14 @@ TEST_CASE("wrong arguments of collectives are errors that change nothing") {
   CHECK(all_reduce(a, b, 8, WEFT_DTYPE_F32, WEFT_OP_BAND) == WEFT_ERR_UNSUPPORTED);
   CHECK(all_reduce(a, b, 8, WEFT_DTYPE_I32, WEFT_OP_AVG) == WEFT_ERR_UNSUPPORTED);
   CHECK(all_reduce(a, b, 8, WEFT_DTYPE_F32, WEFT_OP_PREMUL_SUM) == WEFT_ERR_ARG);  // no factor
-  CHECK(all_reduce(a, a + 1, 4, WEFT_DTYPE_F32, WEFT_OP_SUM) == WEFT_ERR_ARG);     // overlap
+  weft_coll_options with_factor = WEFT_COLL_OPTIONS_INIT, with_reduction = WEFT_COLL_OPTIONS_INIT;
+  weft_reduction reduction = WEFT_REDUCTION_INIT;
+  with_factor.factor = 2;
+  with_reduction.reduction = &reduction;
+  for (const weft_coll_options* options : {&with_factor, &with_reduction}) {
+    CHECK(weft_all_reduce(solo.comm, a, b, 8, WEFT_DTYPE_F32, WEFT_OP_SUM, options, nullptr) == WEFT_ERR_ARG);
+  }
+  CHECK(all_reduce(a, a + 1, 4, WEFT_DTYPE_F32, WEFT_OP_SUM) == WEFT_ERR_ARG);  // overlap
   CHECK(all_reduce(a, a, 8, WEFT_DTYPE_F32, WEFT_OP_SUM) == WEFT_OK);
   CHECK(weft_broadcast(solo.comm, a, 8, WEFT_DTYPE_F32, 1, nullptr, nullptr) == WEFT_ERR_ARG);
   CHECK(weft_broadcast(solo.comm, a, 8, WEFT_DTYPE_F32, -1, nullptr, nullptr) == WEFT_ERR_ARG);
@@ -677,7 +684,7 @@ TEST_CASE("an argument that is not allowed is named, with its value and what is 
       {"weft_shrink_options.timeout_ms", "is -2", kMs, [](R& r) { return r.shrink(0, -2); }},
       {"dtype", "is 99", "WEFT_DTYPE_U8 (1), WEFT_DTYPE_I8 (2)",
        [](R& r) { return r.collective(99, WEFT_OP_SUM); }},
-      {"op", "is 77", "WEFT_OP_SUM (1) to WEFT_OP_PREMUL_SUM (9)",
+      {"op", "is 77", "WEFT_OP_SUM (1) to WEFT_OP_USER (10)",
        [](R& r) { return r.collective(WEFT_DTYPE_F32, 77); }},
       {"weft_coll_options.flags", "0x3", "it must be 0",
        [](R& r) { return r.collective(WEFT_DTYPE_F32, WEFT_OP_SUM, 3); }},

@@ -25,13 +25,23 @@ size_t index(int rank) {
   return static_cast<size_t>(rank);
 }
 
+// The real type of a complex number's two parts; other types are their own part.
+Dtype part_type(Dtype dtype) {
+  return dtype == Dtype::kC64 ? Dtype::kF32 : dtype == Dtype::kC128 ? Dtype::kF64 : dtype;
+}
+
 // Mostly ordinary numbers, rarely NaN, infinities and zeros of both signs.
 Bytes random_data(Dtype dtype, uint64_t count, Random& random) {
+  if (is_complex(dtype)) return random_data(part_type(dtype), 2 * count, random);
   const uint32_t element = dtype_size(dtype);
   Bytes data(count * element);
   for (uint64_t i = 0; i < count; i++) {
     std::byte* const to = data.data() + i * element;
     const uint64_t bits = random.next();
+    if (dtype == Dtype::kBool) {
+      *to = static_cast<std::byte>(bits % 2);
+      continue;
+    }
     if (!is_float(dtype)) {
       std::memcpy(to, &bits, element);
       continue;
@@ -46,6 +56,8 @@ Bytes random_data(Dtype dtype, uint64_t count, Random& random) {
 
 // Returns -2, 2, 4 and the like: sums, halves and products over a few ranks are exact.
 Bytes whole_data(Dtype dtype, ReduceOp op, uint64_t count, Random& random) {
+  if (is_complex(dtype)) return whole_data(part_type(dtype), op, 2 * count, random);
+  if (dtype == Dtype::kBool) return random_data(dtype, count, random);
   const uint32_t element = dtype_size(dtype);
   Bytes data(count * element);
   for (uint64_t i = 0; i < count; i++) {
@@ -80,15 +92,31 @@ uint64_t source_count(const Case& c, int rank, int size) {
   }
 }
 
+// The reduction of truth values.
+Bytes logical(ReduceOp op, const std::vector<const std::byte*>& inputs, uint64_t count) {
+  Bytes out(count);
+  for (uint64_t i = 0; i < count; i++) {
+    const auto trues = std::count_if(inputs.begin(), inputs.end(),
+                                     [&](const std::byte* in) { return in[i] != std::byte{0}; });
+    const bool any = op == ReduceOp::kSum || op == ReduceOp::kMax || op == ReduceOp::kBor;
+    const bool value = op == ReduceOp::kBxor ? trues % 2 == 1
+                       : any                 ? trues > 0
+                                             : trues == static_cast<std::ptrdiff_t>(inputs.size());
+    out[i] = static_cast<std::byte>(value);
+  }
+  return out;
+}
+
 Bytes folded(const Case& c, uint64_t first, uint64_t count) {
   std::vector<const std::byte*> inputs;
   for (const Bytes& source : c.sources) inputs.push_back(source.data() + first * dtype_size(c.dtype));
   FoldArgs fold;
-  fold.dtype = c.dtype;
+  if (c.dtype == Dtype::kBool) return logical(c.op, inputs, count);
+  fold.dtype = part_type(c.dtype);
   fold.op = c.op;
   fold.inputs = inputs.data();
   fold.input_count = static_cast<int>(inputs.size());
-  fold.count = count;
+  fold.count = is_complex(c.dtype) ? 2 * count : count;
   fold.prescale = c.prescale;
   fold.postscale = c.postscale;
   return reference::fold(fold);

@@ -23,7 +23,6 @@ void add_cases(std::vector<Case>* cases, uint64_t count, uint64_t one_in, Random
   for (const Coll coll : kColls) {
     for (int d = 1; d <= kDtypeLast; d++) {
       const auto dtype = static_cast<Dtype>(d);
-      if (!valid(dtype)) continue;
       for (const ReduceOp op : ops_of(coll, dtype)) {
         if (!random.chance(has_blocks(coll) ? 3 * one_in : one_in)) continue;
         Case& c = cases->emplace_back();

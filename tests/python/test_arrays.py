@@ -54,18 +54,63 @@ def test_bool():
     """arrays of bool are communicated as they are, and reduced only by operations whose result is true or false"""
     def body(comm):
         mine = np.array([True, comm.rank == 1, False])
-        for op, wanted in (("max", [True, True, False]), ("bor", [True, True, False]),
-                           ("min", [True, False, False]), ("band", [True, False, False]),
+        for op, wanted in (("max", [True, True, False]), ("sum", [True, True, False]), ("bor", [True, True, False]),
+                           ("min", [True, False, False]), ("prod", [True, False, False]), ("band", [True, False, False]),
                            ("bxor", [SIZE % 2 == 1, True, False])):
             for source in (mine.copy(), Producer(mine.copy()), memoryview(mine.copy())):
                 comm.all_reduce(source, op=op)
                 expect_equal(getattr(source, "values", np.asarray(source)).tolist(), wanted, op)
-        for op in ("sum", "mean", "premul_sum"):
-            error = expect_raises(ValueError, "arrays of bool", comm.all_reduce, mine, op=op)
-            expect('"max"' in str(error), "the error names the alternative", error)
+        expect_raises(weft.WeftError, "the dtype is bool", comm.all_reduce, mine, op="mean")
         gathered = comm.new.all_gather(mine)
         expect_equal((gathered.dtype, gathered[1].tolist()), (np.dtype(bool), [True, True, False]))
         expect_raises(ValueError, "src is BOOL, dst is U8", comm.all_reduce, mine, np.zeros(3, np.uint8), "max")
+
+    ranks(body)
+
+
+def test_complex():
+    """complex arrays are summed and averaged as complex numbers, and other reductions are refused"""
+    def body(comm):
+        for kind in (np.complex64, np.complex128):
+            mine = np.array([1 + 2j, comm.rank * 1j], kind)
+            comm.all_reduce(mine)
+            expect_equal(mine.tolist(), [SIZE * (1 + 2j), 1j * sum(range(SIZE))])
+            mean = comm.new.all_reduce(np.full(3, comm.rank - 1j, kind), op="mean")
+            expect_equal((mean.dtype, mean.tolist()), (np.dtype(kind), [(SIZE - 1) / 2 - 1j] * 3))
+            error = expect_raises(weft.WeftError, "", comm.all_reduce, mine, op="max")
+            expect("complex" in str(error), "the error names the type", error)
+
+    ranks(body)
+
+
+def test_reduction_of_the_program():
+    """a function of the program combines the ranks' arrays in rank order, and its exception is the error's cause"""
+    def body(comm):
+        def combine(into, other):  # of pairs: the composition of the functions x -> a x + b
+            a, b = into[0::2].copy(), into[1::2].copy()
+            c, d = other[0::2], other[1::2]
+            into[0::2], into[1::2] = a * c, a * d + b
+
+        compose = weft.Reduction(combine, unit=2)
+        mine = np.tile([comm.rank + 2.0, comm.rank + 1.0], 5)
+        a, b = 1.0, 0.0
+        for rank in range(SIZE):
+            a, b = a * (rank + 2), a * (rank + 1) + b
+        result = comm.new.all_reduce(mine, op=compose)
+        expect_equal(result.tolist(), [a, b] * 5)
+        request = comm.all_reduce(mine, op=weft.Reduction(combine, unit=2), wait=False)
+        request.wait()
+        expect_equal(mine.tolist(), [a, b] * 5)
+        expect_raises(weft.WeftError, "multiple of weft_reduction.unit", comm.all_reduce, np.ones(3), op=compose)
+        expect_raises(TypeError, "expected a function", weft.Reduction, 3)
+        expect_raises(ValueError, "at least 1", weft.Reduction, combine, 0)
+
+        def fails(into, other):
+            raise KeyError("no such thing")
+
+        error = expect_raises(weft.WeftError, "", comm.all_reduce, np.ones(4 * SIZE), op=weft.Reduction(fails if comm.rank == 1 else combine, 2))
+        expect_equal(type(error.__cause__), KeyError if comm.rank == 1 else type(None))
+        expect("weft_reduction.combine" in str(error), "the error names the function", error)
 
     ranks(body)
 

@@ -68,10 +68,13 @@ TEST_CASE("invalid reductions are refused by name") {
   CHECK(status.text().find("avg") != std::string::npos);
   CHECK(status.text().find("i32") != std::string::npos);
   CHECK(check_reduction(ReduceOp::kBxor, Dtype::kF32).code() == Code::kUnsupported);
+  CHECK(check_reduction(ReduceOp::kAvg, Dtype::kBool).code() == Code::kUnsupported);
+  CHECK(check_reduction(ReduceOp::kMax, Dtype::kC64).text().find("c64") != std::string::npos);
+  CHECK(check_reduction(ReduceOp::kUser, Dtype::kF8E4m3).ok());
 }
 
 TEST_CASE("names and sizes of all dtypes agree with their parser") {
-  for (int i = 1; i <= kDtypeCount; i++) {
+  for (int i = 1; i <= kDtypeLast; i++) {
     const auto dtype = static_cast<Dtype>(i);
     Dtype parsed{};
     REQUIRE(parse(name(dtype), &parsed));

@@ -69,14 +69,16 @@ constexpr Named kColls[] = {{"all_reduce", WEFT_COLL_ALL_REDUCE},
                             {"all_to_all_v", WEFT_COLL_ALL_TO_ALL_V},
                             {"sparse_all_reduce", WEFT_COLL_SPARSE_ALL_REDUCE}};
 constexpr Named kDtypes[] = {
-    {"u8", WEFT_DTYPE_U8},           {"i8", WEFT_DTYPE_I8},          {"u16", WEFT_DTYPE_U16},
-    {"i16", WEFT_DTYPE_I16},         {"u32", WEFT_DTYPE_U32},        {"i32", WEFT_DTYPE_I32},
-    {"u64", WEFT_DTYPE_U64},         {"i64", WEFT_DTYPE_I64},        {"f16", WEFT_DTYPE_F16},
-    {"bf16", WEFT_DTYPE_BF16},       {"f32", WEFT_DTYPE_F32},        {"f64", WEFT_DTYPE_F64},
-    {"f8_e4m3", WEFT_DTYPE_F8_E4M3}, {"f8_e5m2", WEFT_DTYPE_F8_E5M2}};
-constexpr Named kOps[] = {{"sum", WEFT_OP_SUM}, {"avg", WEFT_OP_AVG},   {"prod", WEFT_OP_PROD},
-                          {"min", WEFT_OP_MIN}, {"max", WEFT_OP_MAX},   {"band", WEFT_OP_BAND},
-                          {"bor", WEFT_OP_BOR}, {"bxor", WEFT_OP_BXOR}, {"premul_sum", WEFT_OP_PREMUL_SUM}};
+    {"u8", WEFT_DTYPE_U8},           {"i8", WEFT_DTYPE_I8},     {"u16", WEFT_DTYPE_U16},
+    {"i16", WEFT_DTYPE_I16},         {"u32", WEFT_DTYPE_U32},   {"i32", WEFT_DTYPE_I32},
+    {"u64", WEFT_DTYPE_U64},         {"i64", WEFT_DTYPE_I64},   {"f16", WEFT_DTYPE_F16},
+    {"bf16", WEFT_DTYPE_BF16},       {"f32", WEFT_DTYPE_F32},   {"f64", WEFT_DTYPE_F64},
+    {"c64", WEFT_DTYPE_C64},         {"c128", WEFT_DTYPE_C128}, {"f8_e4m3", WEFT_DTYPE_F8_E4M3},
+    {"f8_e5m2", WEFT_DTYPE_F8_E5M2}, {"bool", WEFT_DTYPE_BOOL}};
+constexpr Named kOps[] = {{"sum", WEFT_OP_SUM},  {"avg", WEFT_OP_AVG},   {"prod", WEFT_OP_PROD},
+                          {"min", WEFT_OP_MIN},  {"max", WEFT_OP_MAX},   {"band", WEFT_OP_BAND},
+                          {"bor", WEFT_OP_BOR},  {"bxor", WEFT_OP_BXOR}, {"premul_sum", WEFT_OP_PREMUL_SUM},
+                          {"user", WEFT_OP_USER}};
 constexpr Named kMemory[] = {{"host", WEFT_DEVICE_HOST}, {"cuda", WEFT_DEVICE_CUDA}};
 
 // Returns the supported dtypes by memory and collective; for reductions also by op.
