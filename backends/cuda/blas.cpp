@@ -20,13 +20,6 @@ Status find(const std::string& file, const char* symbol, Function* function) {
   return {};
 }
 
-Status check(const char* what, int result) {
-  if (result == 0) return {};
-  constexpr int kNoMemory = 3;  // CUBLAS_STATUS_ALLOC_FAILED
-  return Status::error(result == kNoMemory ? Code::kNoMemory : Code::kSystem,
-                       cat("cuBLAS: ", what, " failed (status ", result, ")"));
-}
-
 }  // namespace
 
 Blas::~Blas() {
@@ -55,7 +48,15 @@ Status Blas::load() {
   WEFT_TRY(find(file, "cublasCreate_v2", &call_.create));
   WEFT_TRY(find(file, "cublasDestroy_v2", &call_.destroy));
   WEFT_TRY(find(file, "cublasSetStream_v2", &call_.set_stream));
+  WEFT_TRY(find(file, "cublasGetStatusName", &call_.status_name));
   return find(file, "cublasSgemm_v2", &call_.sgemm);
+}
+
+Status Blas::check(const char* call, int result) const {
+  if (result == 0) return {};
+  constexpr int kNoMemory = 3;  // CUBLAS_STATUS_ALLOC_FAILED
+  return Status::error(result == kNoMemory ? Code::kNoMemory : Code::kSystem,
+                       cat("cuBLAS: ", call, ": ", call_.status_name(result), " (", result, ")"));
 }
 
 Status Blas::probe() {
@@ -66,7 +67,7 @@ Status Blas::probe() {
 
 Status Blas::handle_of(int device, Handle* handle) {
   Handle& known = handles_[device];
-  if (known == nullptr) WEFT_TRY(check("a handle", call_.create(&known)));
+  if (known == nullptr) WEFT_TRY(check("cublasCreate_v2", call_.create(&known)));
   *handle = known;
   return {};
 }
@@ -81,7 +82,7 @@ Status Blas::multiply(int device, DeviceStream stream, const LowRankArgs& args) 
   const std::lock_guard lock(mutex_);
   Handle handle = nullptr;
   WEFT_TRY(handle_of(device, &handle));
-  WEFT_TRY(check("choosing a stream", call_.set_stream(handle, static_cast<cudaStream_t>(stream))));
+  WEFT_TRY(check("cublasSetStream_v2", call_.set_stream(handle, static_cast<cudaStream_t>(stream))));
   const auto rows = static_cast<int>(args.rows), columns = static_cast<int>(args.columns),
              rank = static_cast<int>(args.rank);
   constexpr float kOne = 1, kZero = 0;
@@ -94,7 +95,7 @@ Status Blas::multiply(int device, DeviceStream stream, const LowRankArgs& args) 
                                          columns, right, columns, &kZero, left, rows)
                            : call_.sgemm(handle, kPlain, kPlain, columns, rank, rows, &kOne, matrix, columns,
                                          left, rows, &kZero, right, columns);
-    WEFT_TRY(check("a product", result));
+    WEFT_TRY(check("cublasSgemm_v2", result));
   }
   return {};
 }

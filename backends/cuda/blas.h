@@ -31,11 +31,13 @@ class Blas {
     int (*create)(Handle* handle) = nullptr;
     int (*destroy)(Handle handle) = nullptr;
     int (*set_stream)(Handle handle, cudaStream_t stream) = nullptr;
+    const char* (*status_name)(int status) = nullptr;
     // Column-major: c = alpha * op(a) * op(b) + beta * c.
     int (*sgemm)(Handle handle, int op_a, int op_b, int m, int n, int k, const float* alpha, const float* a,
                  int lda, const float* b, int ldb, const float* beta, float* c, int ldc) = nullptr;
   };
   Status load();
+  Status check(const char* call, int result) const;
   Status handle_of(int device, Handle* handle);
 
   const Library& library_;

@@ -48,9 +48,9 @@ Status Kernels::load_on(int device) {
   }
   for (CUkernel kernel : kernels) {
     CUfunction function = nullptr;
-    WEFT_TRY(check("loading kernels", library_.call.cuKernelGetFunction(&function, kernel)));
+    WEFT_TRY(check("cuKernelGetFunction", library_.call.cuKernelGetFunction(&function, kernel)));
     if (library_.call.function_load != nullptr)
-      WEFT_TRY(check("loading kernels", library_.call.function_load(function)));
+      WEFT_TRY(check("cuFuncLoad", library_.call.function_load(function)));
   }
   const std::lock_guard lock(mutex_);
   devices_.insert(device);
@@ -64,12 +64,12 @@ Status Kernels::load_locked() {
   if (loaded_) return {};
   const Functions& call = library_.call;
   if (code_ == nullptr) {
-    WEFT_TRY(check("loading kernels", call.cuLibraryLoadData(&code_, weft_cuda_kernels, nullptr, nullptr, 0,
-                                                             nullptr, nullptr, 0)));
+    WEFT_TRY(check("cuLibraryLoadData", call.cuLibraryLoadData(&code_, weft_cuda_kernels, nullptr, nullptr, 0,
+                                                               nullptr, nullptr, 0)));
   }
   for (size_t i = 0; i < kCount; i++)
-    WEFT_TRY(
-        check(kNames[i], call.cuLibraryGetKernel(&kernels_[i], code_, kNames[i])).with_prefix("kernels: "));
+    WEFT_TRY(check("cuLibraryGetKernel", call.cuLibraryGetKernel(&kernels_[i], code_, kNames[i]))
+                 .with_prefix(cat("kernel ", kNames[i], ": ")));
   loaded_ = true;
   return {};
 }

@@ -48,10 +48,15 @@ Status unavailable(const Library& library, const std::string& why) {
   return Status::error(Code::kUnavailable, cat(why, " (", library.file, ")"));
 }
 
+// Returns "CUDA_ERROR_INVALID_VALUE (invalid argument)".
 std::string text_of(const Library& library, CUresult result) {
+  const char* name = nullptr;
   const char* text = nullptr;
+  (void)library.call.cuGetErrorName(result, &name);
   (void)library.call.cuGetErrorString(result, &text);
-  return text != nullptr ? text : cat("unknown error ", static_cast<int>(result));
+  if (name == nullptr || text == nullptr)
+    return cat("error ", static_cast<int>(result), ", which this driver does not know");
+  return cat(name, " (", text, ")");
 }
 
 }  // namespace
@@ -92,23 +97,23 @@ Status load(const std::string& file, Library* library) {
                                    : cat("there is no CUDA device: ", text_of(*library, counted)));
 }
 
-Status check(const Library& library, const char* what, CUresult result) {
+Status check(const Library& library, const char* call, CUresult result) {
   switch (result) {
     case CUDA_SUCCESS:
       return {};
     case CUDA_ERROR_STREAM_CAPTURE_IMPLICIT:
       return Status::error(
-          Code::kState, cat("CUDA: ", what,
+          Code::kState, cat("CUDA: ", call,
                             ": the legacy default stream cannot be used while a stream that it waits for is "
                             "captured into a graph: end the capture first, or use a stream that was made "
                             "with cudaStreamNonBlocking"));
     case CUDA_ERROR_OUT_OF_MEMORY:
-      return Status::error(Code::kNoMemory, cat("CUDA: ", what, ": ", text_of(library, result)));
+      return Status::error(Code::kNoMemory, cat("CUDA: ", call, ": ", text_of(library, result)));
     case CUDA_ERROR_INVALID_VALUE:
     case CUDA_ERROR_INVALID_HANDLE:
-      return Status::error(Code::kArg, cat("CUDA: ", what, ": ", text_of(library, result)));
+      return Status::error(Code::kArg, cat("CUDA: ", call, ": ", text_of(library, result)));
     default:
-      return Status::error(Code::kSystem, cat("CUDA: ", what, ": ", text_of(library, result)));
+      return Status::error(Code::kSystem, cat("CUDA: ", call, ": ", text_of(library, result)));
   }
 }
 

@@ -29,6 +29,7 @@ namespace weft::cuda {
   X(cuCtxPopCurrent)                   \
   X(cuCtxGetDevice)                    \
   X(cuCtxGetStreamPriorityRange)       \
+  X(cuGetErrorName)                    \
   X(cuGetErrorString)                  \
   X(cuPointerGetAttributes)            \
   X(cuThreadExchangeStreamCaptureMode) \
@@ -79,9 +80,9 @@ inline constexpr int kMinVersion = 12'000;
 // reason on failure.
 Status load(const std::string& file, Library* library);
 
-// Converts a result of the driver to a status: kNoMemory, kArg, kState for what a capture currently forbids,
-// or kSystem.
-Status check(const Library& library, const char* what, CUresult result);
+// Converts the result of the driver's function `call` to a status: kNoMemory, kArg, kState for what a capture
+// currently forbids, or kSystem.
+Status check(const Library& library, const char* call, CUresult result);
 
 // "12.8"
 std::string version_text(int version);

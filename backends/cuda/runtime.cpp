@@ -85,7 +85,7 @@ Status Runtime::check(const char* what, CUresult result) const {
 // Follows the runtime: a thread that has made no device current uses the first one.
 Status Runtime::current_device(int* device) {
   const CUresult result = cuda_.call.cuCtxGetDevice(device);
-  if (result != CUDA_ERROR_INVALID_CONTEXT) return check("the current device", result);
+  if (result != CUDA_ERROR_INVALID_CONTEXT) return check("cuCtxGetDevice", result);
   *device = 0;
   return {};
 }
@@ -104,7 +104,7 @@ Status Runtime::query_pointer(const void* pointer, PointerInfo* info) {
 Status Runtime::check_stream(int device, DeviceStream stream) {
   const Scope scope(*this, device);
   CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-  WEFT_TRY(check("the stream", cuda_.call.cuStreamIsCapturing(native(stream), &capture)));
+  WEFT_TRY(check("cuStreamIsCapturing", cuda_.call.cuStreamIsCapturing(native(stream), &capture)));
   if (capture != CU_STREAM_CAPTURE_STATUS_NONE) {
     return Status::error(Code::kUnsupported,
                          "the stream is being captured into a graph, which cannot contain this operation's "
@@ -116,7 +116,7 @@ Status Runtime::check_stream(int device, DeviceStream stream) {
 Status Runtime::check_captured(int device, DeviceStream stream) {
   const Scope scope(*this, device);
   CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
-  WEFT_TRY(check("the stream", cuda_.call.cuStreamIsCapturing(native(stream), &capture)));
+  WEFT_TRY(check("cuStreamIsCapturing", cuda_.call.cuStreamIsCapturing(native(stream), &capture)));
   if (capture == CU_STREAM_CAPTURE_STATUS_NONE) {
     return Status::error(Code::kState,
                          "the step is being captured into a graph, but this stream is not: begin the capture "
@@ -135,7 +135,7 @@ Status Runtime::check_device(int device, DeviceStream stream) {
   // The default streams belong to no device.
   if (is_legacy(stream) || own_of_thread(stream) || cuda_.call.stream_get_device == nullptr) return {};
   int own = device;
-  WEFT_TRY(check("the stream's device", cuda_.call.stream_get_device(native(stream), &own)));
+  WEFT_TRY(check("cuStreamGetDevice", cuda_.call.stream_get_device(native(stream), &own)));
   if (own == device) return {};
   return Status::error(Code::kArg,
                        cat("weft_stream.device is ", device, ", but the stream belongs to device ", own));
@@ -153,8 +153,9 @@ Status Runtime::create_stream(int device, DeviceStream* stream) {
   const Scope scope(*this, device);
   CUstream made = nullptr;
   int lowest = 0, highest = 0;
-  WEFT_TRY(check("priorities", cuda_.call.cuCtxGetStreamPriorityRange(&lowest, &highest)));
-  WEFT_TRY(check("a stream", cuda_.call.cuStreamCreateWithPriority(&made, CU_STREAM_NON_BLOCKING, highest)));
+  WEFT_TRY(check("cuCtxGetStreamPriorityRange", cuda_.call.cuCtxGetStreamPriorityRange(&lowest, &highest)));
+  WEFT_TRY(check("cuStreamCreateWithPriority",
+                 cuda_.call.cuStreamCreateWithPriority(&made, CU_STREAM_NON_BLOCKING, highest)));
   *stream = made;
   return {};
 }
@@ -167,7 +168,7 @@ void Runtime::destroy_stream(int device, DeviceStream stream) {
 Status Runtime::create_event(int device, DeviceEvent* event) {
   const Scope scope(*this, device);
   CUevent made = nullptr;
-  WEFT_TRY(check("an event", cuda_.call.cuEventCreate(&made, CU_EVENT_DISABLE_TIMING)));
+  WEFT_TRY(check("cuEventCreate", cuda_.call.cuEventCreate(&made, CU_EVENT_DISABLE_TIMING)));
   *event = made;
   return {};
 }
@@ -179,25 +180,25 @@ void Runtime::destroy_event(int device, DeviceEvent event) {
 
 Status Runtime::record(int device, DeviceEvent event, DeviceStream stream) {
   const Scope scope(*this, device);
-  return check("an event's record", cuda_.call.cuEventRecord(native_event(event), native(stream)));
+  return check("cuEventRecord", cuda_.call.cuEventRecord(native_event(event), native(stream)));
 }
 
 Status Runtime::wait_event(int device, DeviceStream stream, DeviceEvent event) {
   const Scope scope(*this, device);
-  return check("a wait for an event", cuda_.call.cuStreamWaitEvent(native(stream), native_event(event), 0));
+  return check("cuStreamWaitEvent", cuda_.call.cuStreamWaitEvent(native(stream), native_event(event), 0));
 }
 
 Status Runtime::query(int device, DeviceEvent event, bool* done) {
   const Scope scope(*this, device);
   const CUresult state = cuda_.call.cuEventQuery(native_event(event));
   *done = state == CUDA_SUCCESS;
-  return state == CUDA_ERROR_NOT_READY ? Status() : check("work on the device", state);
+  return state == CUDA_ERROR_NOT_READY ? Status() : check("cuEventQuery", state);
 }
 
 Status Runtime::allocate(int device, uint64_t size, std::byte** memory) {
   const Scope scope(*this, device);
   CUdeviceptr made = 0;
-  WEFT_TRY(check("device memory", cuda_.call.cuMemAlloc(&made, size)));
+  WEFT_TRY(check("cuMemAlloc", cuda_.call.cuMemAlloc(&made, size)));
   *memory = reinterpret_cast<std::byte*>(made);
   return {};
 }
@@ -210,7 +211,7 @@ void Runtime::free(int device, std::byte* memory) {
 Status Runtime::allocate_pinned(int device, uint64_t size, std::byte** memory) {
   const Scope scope(*this, device);
   void* made = nullptr;
-  WEFT_TRY(check("pinned memory", cuda_.call.cuMemHostAlloc(&made, size, CU_MEMHOSTALLOC_PORTABLE)));
+  WEFT_TRY(check("cuMemHostAlloc", cuda_.call.cuMemHostAlloc(&made, size, CU_MEMHOSTALLOC_PORTABLE)));
   *memory = static_cast<std::byte*>(made);
   return {};
 }
@@ -222,7 +223,7 @@ void Runtime::free_pinned(std::byte* memory) {
 
 Status Runtime::pin(int device, std::byte* memory, uint64_t size) {
   const Scope scope(*this, device);
-  return check("pinning memory", cuda_.call.cuMemHostRegister(memory, size, CU_MEMHOSTREGISTER_PORTABLE));
+  return check("cuMemHostRegister", cuda_.call.cuMemHostRegister(memory, size, CU_MEMHOSTREGISTER_PORTABLE));
 }
 
 void Runtime::unpin(std::byte* memory) {
@@ -232,15 +233,14 @@ void Runtime::unpin(std::byte* memory) {
 
 Status Runtime::copy(int device, DeviceStream stream, std::byte* dst, const std::byte* src, uint64_t size) {
   const Scope scope(*this, device);
-  return check("a copy", cuda_.call.cuMemcpyAsync(address(dst), address(src), size, native(stream)));
+  return check("cuMemcpyAsync", cuda_.call.cuMemcpyAsync(address(dst), address(src), size, native(stream)));
 }
 
 Status Runtime::wait_value(int device, DeviceStream stream, uint32_t* word, uint32_t value) {
   const Scope scope(*this, device);
   // Pinned memory has the same address everywhere.
-  return check(
-      "a stream's wait for a value",
-      cuda_.call.cuStreamWaitValue32(native(stream), address(word), value, CU_STREAM_WAIT_VALUE_GEQ));
+  return check("cuStreamWaitValue32", cuda_.call.cuStreamWaitValue32(native(stream), address(word), value,
+                                                                     CU_STREAM_WAIT_VALUE_GEQ));
 }
 
 Status Runtime::load_kernels(int device) {

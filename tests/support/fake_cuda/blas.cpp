@@ -66,6 +66,18 @@ int cublasDestroy_v2(void* handle) {
   delete static_cast<Handle*>(handle);
   return kSuccess;
 }
+const char* cublasGetStatusName(int status) {
+  switch (status) {
+    case kSuccess:
+      return "CUBLAS_STATUS_SUCCESS";
+    case kNotInitialized:
+      return "CUBLAS_STATUS_NOT_INITIALIZED";
+    case kAllocationFailed:
+      return "CUBLAS_STATUS_ALLOC_FAILED";
+    default:
+      return "CUBLAS_STATUS_INVALID_VALUE";
+  }
+}
 int cublasSetStream_v2(void* handle, cudaStream_t stream) {
   const std::lock_guard lock(state().mutex);
   if (handle == nullptr) return kNotInitialized;
