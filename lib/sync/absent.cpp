@@ -51,8 +51,9 @@ Status Reducer::absent_refused(uint64_t param, StepWord step) const {
   }
   const bool twice = state_->presence->absent(param, step.stamp());
   if (!twice && used(param, step.stamp()) && !state_->readiness->claimed(param, step.stamp())) {
+    const std::string uses = uses_text(param, step);
     return Status::error(Code::kState, cat(name, " cannot be absent: it is in use in this step already",
-                                           uses_text(param, step)));
+                                           uses.empty() ? "" : ", and became ready ", uses));
   }
   return Status::error(Code::kState,
                        cat(name, twice ? " is absent already in this step"
@@ -169,7 +170,8 @@ Status Reducer::join(const weft_join_options& options, weft_join_result* result)
   const bool commit = options.finish_flags != 0 || state_->retain;
   destinations_ = nullptr;
   {
-    // The value of the last step, which may be this rank's own. It stays if all ranks have joined already.
+    // The last rank with data in the last step, which may be this rank. The result stays so if all ranks have
+    // joined already and no step follows.
     const std::lock_guard lock(mutex_);
     if (stats_.steps > 0) result->last_active = stats_.last_active;
   }

@@ -21,8 +21,10 @@ Digest digest(ByteView content) {
 Vote read(ByteView bytes) {
   Vote vote;
   if (decode(bytes, &vote)) return vote;
-  return {
-      Code::kMismatch, "its vote cannot be decoded; check that all ranks run the same version of Weft", {}};
+  return {Code::kMismatch,
+          cat("its message of ", bytes.size(),
+              " bytes cannot be decoded: run the same version of Weft on all ranks"),
+          {}};
 }
 
 Status refusal(int rank, const char* doing, const Vote& vote) {
@@ -72,11 +74,14 @@ Status agree_on(const Agreement& agreement, const Status& local, ByteView conten
   WEFT_TRY(gather(agreement, shows ? content : ByteView{}, &all));
   const std::string text = difference(differs, all[static_cast<size_t>(differs)], 0, all[0]);
   const Status mismatch =
-      Status::error(Code::kMismatch,
-                    text.empty() ? cat("cannot ", agreement.doing, ": ranks ", differs,
-                                       " and 0 passed different arguments; pass the same on all ranks")
-                                 : text,
-                    Evidence::kDescriptor)
+      Status::error(
+          Code::kMismatch,
+          text.empty()
+              ? cat("cannot ", agreement.doing, ": the arguments of rank ", differs,
+                    " differ from those of rank 0 (", all[static_cast<size_t>(differs)].size(), " and ",
+                    all[0].size(), " bytes): pass the same on all ranks, and run the same version of Weft")
+              : text,
+          Evidence::kDescriptor)
           .with_ranks({differs});
   comm.agreed_error(mismatch);
   return mismatch;

@@ -48,7 +48,8 @@ Status check(const weft_averager_options& options, const Manifest& manifest,
 std::string difference(int rank, ByteView mine, int other_rank, ByteView theirs) {
   ByteReader a(mine), b(theirs);
   const auto differs = [&](const std::string& what, uint64_t here, uint64_t there) {
-    return cat(what, " is ", here, " on rank ", rank, " and ", there, " on rank ", other_rank);
+    return cat(what, " is ", here, " on rank ", rank, " and ", there, " on rank ", other_rank,
+               ": pass the same on all ranks");
   };
   for (const char* const field : {"warmup", "first_step", "chunk_bytes"}) {
     const auto here = a.get<uint64_t>(), there = b.get<uint64_t>();

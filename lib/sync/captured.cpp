@@ -13,7 +13,8 @@ Status Reducer::begin_captured(const weft_begin_options& options) {
     return Status::error(Code::kState,
                          "WEFT_BEGIN_CAPTURE needs a reducer that was created with WEFT_REDUCER_GRAPH");
   if (options.flags != WEFT_BEGIN_CAPTURE) {
-    return Status::error(Code::kArg, "weft_begin_options.flags: WEFT_BEGIN_CAPTURE excludes all other flags");
+    return Status::error(Code::kArg, cat("weft_begin_options.flags is ", options.flags,
+                                         ", but WEFT_BEGIN_CAPTURE excludes all other flags: set it alone"));
   }
   if (options.gradients != nullptr) {
     return Status::error(Code::kArg,
@@ -22,9 +23,9 @@ Status Reducer::begin_captured(const weft_begin_options& options) {
   }
   if (s.presence->local_steps() != 0) {
     return Status::error(
-        Code::kState,
-        "local steps have added up gradients, which a captured step does not include: make a synchronised "
-        "step first");
+        Code::kState, cat("a captured step would leave out the gradients that local steps have accumulated (",
+                          s.presence->local_steps(),
+                          " so far): finish a synchronised step without WEFT_BEGIN_CAPTURE first"));
   }
   return s.captures->begin(std::max<uint32_t>(options.micro_batches, 1), timeout_ms_);
 }
@@ -46,12 +47,14 @@ Status Reducer::finish_captured(const weft_finish_options& options, const Status
   std::vector<DeviceStream> streams;
   Status wrong = s.comm->failed() ? s.comm->failure() : given;
   if (wrong.ok() && (options.flags != 0 || options.clip_norm != 0)) {
-    wrong = Status::error(Code::kArg, "weft_finish_options.flags and clip_norm must be 0 in a captured step");
+    wrong = Status::error(Code::kArg, cat("weft_finish_options.flags is ", options.flags, " and clip_norm ",
+                                          options.clip_norm, ": both must be 0 in a captured step"));
   }
   if (wrong.ok() && on_host(options.stream)) {
-    wrong = Status::error(Code::kArg,
-                          "weft_finish_options.stream must name CUDA streams that are being captured; it is "
-                          "NULL or a host stream");
+    wrong =
+        Status::error(Code::kArg,
+                      "weft_finish_options.stream is NULL or a host stream, but in a captured step it must "
+                      "name CUDA streams that are being captured");
   }
   const uint64_t count = wrong.ok() ? std::max<uint64_t>(options.stream_count, 1) : 0;
   for (uint64_t i = 0; i < count; i++) {

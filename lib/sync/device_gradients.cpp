@@ -264,7 +264,8 @@ void DeviceGradients::inherit(DeviceGradients& old) {
   for (const std::unique_ptr<Bucket>& from : old.buckets_) {
     for (size_t i = 0; from != nullptr && i < from->noted; i++) {
       for (const std::unique_ptr<Bucket>& to : buckets_) {
-        // It was a stream of this device before, and a superfluous stream only makes the copy wait longer.
+        // Streams are taken over only if the bucket stays on the same device. A stream that is not needed
+        // there only makes the copy wait longer.
         if (to != nullptr && to->lane == from->lane)
           static_cast<void>(note_locked(to.get(), from->seen[i].stream).ok());
       }

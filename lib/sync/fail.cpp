@@ -109,7 +109,7 @@ void Reducer::fill_missing(Deadline deadline) {
   if (s.uses && s.uses->learning()) {
     uses = std::unique_lock(s.uses->mutex(), std::defer_lock);
     if (!s.comm->context().engine().wait([&] { return uses.try_lock(); }, deadline)) {
-      s.comm->fail(still_copied(s.uses->copied(), "the step that shows how often parameters are used"));
+      s.comm->fail(still_copied(s.uses->copied(), "the first step (WEFT_REDUCER_STATIC)"));
       return;
     }
   }

@@ -22,11 +22,12 @@ Status judge(const std::vector<GatherVote>& votes, const Manifest& manifest) {
     const int rank = static_cast<int>(r);
     const bool named = votes[r].missing > 0 && votes[r].missing <= manifest.params.size();
     if (!named && votes[r].missing == 0 && votes[r].refuses == 0) continue;
-    const std::string why = named ? without_value(manifest, votes[r].missing - 1).text()
-                            : votes[r].missing == 0
-                                ? std::string("its call was rejected; see the error on that rank")
-                                : cat("it published parameter number ", votes[r].missing - 1,
-                                      ", but there are ", manifest.params.size(), " parameters");
+    const std::string why =
+        named ? without_value(manifest, votes[r].missing - 1).text()
+        : votes[r].missing == 0
+            ? std::string("its call was rejected; see the error on that rank")
+            : cat("it reports a missing value of parameter ", votes[r].missing - 1, ", but there are only ",
+                  manifest.params.size(), " parameters: run the same version of Weft on all ranks");
     return Status::error(Code::kMismatch, cat("rank ", rank, " cannot gather parameters: ", why),
                          Evidence::kReport)
         .with_ranks({rank});

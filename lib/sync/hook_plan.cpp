@@ -66,7 +66,8 @@ class Checker {
       return bad(
           "weft_hook_collective.flags: WEFT_HOOK_COLLECTIVE_DYNAMIC includes OPTIONAL; set only one of them");
     for (const uint64_t reserved : c.reserved) {
-      if (reserved != 0) return bad("weft_hook_collective.reserved must be 0");
+      if (reserved != 0)
+        return bad(cat("weft_hook_collective.reserved contains ", reserved, ", but must be 0"));
     }
     constexpr NamedValue kCollectives[] = {
         WEFT_NAMED(WEFT_COLL_ALL_REDUCE), WEFT_NAMED(WEFT_COLL_BROADCAST), WEFT_NAMED(WEFT_COLL_ALL_GATHER),
@@ -198,9 +199,10 @@ Status read_sparse_plan(const weft_bucket& bucket, const weft_hook_plan& plan, H
   }
   if (plan.scratch_bytes > kMaxScratch) return too_much_scratch(plan.scratch_bytes);
   if (plan.result_space != WEFT_SPACE_BUCKET || plan.result_offset_bytes != 0) {
-    return bad(
-        "the result of a sparse gradient stays where its entries are: result_space must be WEFT_SPACE_BUCKET "
-        "and result_offset_bytes 0");
+    return bad(cat("weft_hook_plan.result_space is ", plan.result_space, " and result_offset_bytes ",
+                   plan.result_offset_bytes,
+                   ", but the result of a sparse gradient stays where its entries are: set ",
+                   WEFT_SPACE_BUCKET, " (WEFT_SPACE_BUCKET) and 0"));
   }
   hooked->scratch_bytes = plan.scratch_bytes;
   if (plan.collective_count == 0) return {};

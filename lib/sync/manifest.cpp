@@ -132,7 +132,10 @@ Status check_param(uint64_t index, Param* param) {
     return Status::error(Code::kArg, cat("parameter ", index, " has no name (weft_param.name)"));
   if (param->ignored()) return {};
   if (!computes(param->dtype) && param->dtype != Dtype::kBool)
-    return wrong(index, name, cat("unknown dtype ", static_cast<int>(param->dtype)));
+    return wrong(
+        index, name,
+        cat("unknown dtype ", static_cast<int>(param->dtype), ": allowed are WEFT_DTYPE_U8 (", WEFT_DTYPE_U8,
+            ") to WEFT_DTYPE_F64 (", WEFT_DTYPE_F64, ") and WEFT_DTYPE_BOOL (", WEFT_DTYPE_BOOL, ")"));
   if (param->reduced() && !is_float(param->dtype)) {
     return wrong(
         index, name,
@@ -212,9 +215,13 @@ Status check_param_flags(uint64_t index, const weft_param& in, const Param& para
   }
   if (param.reduced() || param.ignored()) return {};
   if (in.gradient != nullptr)
-    return wrong(index, param.name, cat("weft_param.gradient is set, but it is ", param.kind()));
+    return wrong(
+        index, param.name,
+        cat("weft_param.gradient is set, but must be NULL, because the parameter is ", param.kind()));
   if (in.uses > 1)
-    return wrong(index, param.name, cat("weft_param.uses is ", in.uses, ", but it is ", param.kind()));
+    return wrong(
+        index, param.name,
+        cat("weft_param.uses is ", in.uses, ", but must be 0 or 1, because the parameter is ", param.kind()));
   return {};
 }
 
@@ -309,7 +316,9 @@ Status from_struct(uint64_t index, const weft_param& in, Param* out) {
   if (out->pairs) WEFT_TRY(split_pairs(index, out));
   WEFT_TRY(check_param(index, out));
   if (!out->reduced() && in.parameter == nullptr && out->count > 0) {
-    return wrong(index, out->name, cat("`parameter` is NULL, but it is ", out->kind()));
+    return wrong(
+        index, out->name,
+        cat("weft_param.parameter is NULL, but must be set, because the parameter is ", out->kind()));
   }
   return {};
 }
@@ -434,7 +443,7 @@ Status Manifest::read(ByteView bytes, Manifest* manifest) {
     Param p;
     p.flags = reader.get<uint64_t>();
     if ((p.flags & ~kParamFlags) != 0 || (p.flags & (p.flags - 1)) != 0) {
-      return bad(cat("parameter ", i, " has invalid flags ", p.flags));
+      return bad(cat("parameter ", i, " has flags ", p.flags, ", expected at most one of WEFT_PARAM_*"));
     }
     if (p.ignored()) {
       ignore({}, &p);
@@ -461,7 +470,11 @@ Status Manifest::read(ByteView bytes, Manifest* manifest) {
     if (const Status checked = check_param(i, &p); !checked.ok()) return bad(checked.text());
     manifest->params.push_back(std::move(p));
   }
-  return reader.done() ? Status() : bad("it is cut off, or has extra bytes at its end");
+  return reader.done()
+             ? Status()
+             : bad(cat("its ", bytes.size(),
+                       " bytes do not end with its last parameter; run the same version of Weft on all "
+                       "ranks"));
 }
 
 std::string Manifest::names(const std::vector<uint32_t>& indices, size_t most) const {

@@ -143,6 +143,16 @@ const char* planner_name(weft_planner planner) {
   return "unknown";
 }
 
+std::string reducer_flags_text(uint64_t flags) {
+  std::string text;
+  for (const NamedValue& flag : kReducerFlags) {
+    if ((flags & flag.value) != 0) text += cat(text.empty() ? "" : " | ", flag.name);
+    flags &= ~flag.value;
+  }
+  if (flags != 0 || text.empty()) text += cat(text.empty() ? "" : " | ", flags);
+  return text;
+}
+
 Status check_limits(const uint64_t* limits, uint64_t count) {
   if (count > 0 && limits == nullptr)
     return Status::error(Code::kArg, cat("bucket_limits is NULL, but bucket_limit_count is ", count));

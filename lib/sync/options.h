@@ -3,6 +3,8 @@
 
 #include <weft/weft.h>
 
+#include <string>
+
 #include "base/status.h"
 
 namespace weft {
@@ -14,6 +16,9 @@ Status check_options(const weft_reducer_options& options, int size);
 Status check_limits(const uint64_t* limits, uint64_t count);
 // Returns the name of a planner, which another rank may have sent.
 const char* planner_name(weft_planner planner);
+// Returns the names of reducer flags, which another rank may have sent: "WEFT_REDUCER_RETAIN |
+// WEFT_REDUCER_ABSENT", "0" for none. Unknown flags are numbers.
+std::string reducer_flags_text(uint64_t flags);
 // True if a reducer with this planner as weft_reducer_options.replan re-plans by itself.
 inline bool replans(weft_planner planner) {
   return planner != WEFT_PLANNER_DEFAULT && planner != WEFT_PLANNER_NONE;

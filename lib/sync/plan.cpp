@@ -236,7 +236,8 @@ Status Plan::unpack(const Manifest& manifest, const std::vector<uint32_t>& words
   const size_t params = manifest.params.size();
   const auto bad = [](const std::string& why) { return Status::error(Code::kMismatch, why); };
   if (words.size() != Plan::words(params))
-    return bad(cat("it has ", words.size(), " words, expected ", Plan::words(params)));
+    return bad(cat("it has ", words.size(), " words of 32 bits, expected ", Plan::words(params), " for ",
+                   params, " parameters"));
   if (words[0] == 0 || words[0] > params)
     return bad(cat("it has ", words[0], " buckets, expected 1 to ", params));
   std::vector<std::vector<uint32_t>> buckets;
@@ -244,15 +245,15 @@ Status Plan::unpack(const Manifest& manifest, const std::vector<uint32_t>& words
   for (uint32_t b = 0; b < words[0]; b++) {
     const uint32_t size = words[1 + b];
     if (size > words.size() - at)
-      return bad(
-          cat("bucket ", b, " has ", size, " parameters, but only ", words.size() - at, " words are left"));
+      return bad(cat("bucket ", b, " has ", size, " parameters, but only ", words.size() - at, " of its ",
+                     words.size(), " words are left for them"));
     const auto first = words.begin() + static_cast<ptrdiff_t>(at);
     buckets.emplace_back(first, first + size);
     at += size;
   }
   if (words.size() - at < 2 * buckets.size())
-    return bad(
-        cat("only ", words.size() - at, " words are left for the limits of ", buckets.size(), " buckets"));
+    return bad(cat("only ", words.size() - at, " of its ", words.size(), " words are left for the limits of ",
+                   buckets.size(), " buckets, expected ", 2 * buckets.size()));
   const Status made = make_plan(manifest, buckets, plan);
   if (!made.ok()) return Status::error(Code::kMismatch, made.text());
   for (PlannedBucket& bucket : plan->buckets) {

@@ -81,7 +81,7 @@ Status Reducer::await_pre_step(int64_t timeout_ms) {
     return {};
   }
   if (step_->finished(stamp_) && step_->handshake().outcome != StepOutcome::kReduce) {
-    // The call that finishes the step handles the other turns.
+    // finish() handles all other outcomes.
     if (step_->handshake().outcome != StepOutcome::kDiffers) return {};
     const std::vector<int> stale = step_->handshake().joined;
     WEFT_TRY(not_reduced());

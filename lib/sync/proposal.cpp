@@ -36,7 +36,10 @@ Status Proposal::read(ByteView bytes, Proposal* out) {
   for (uint32_t i = 0; i < limits && reader.ok(); i++) out->limits.push_back(reader.get<uint64_t>());
   out->plan = reader.get<uint64_t>();
   out->uses = reader.get<uint64_t>();
-  if (!reader.ok()) return Status::error(Code::kMismatch, "the reducer options that it sent are malformed");
+  if (!reader.ok())
+    return Status::error(Code::kMismatch,
+                         cat("the reducer options that it sent (", bytes.size(),
+                             " bytes) are malformed: run the same version of Weft on all ranks"));
   const size_t read =
       sizeof(uint32_t) * 8 + sizeof(uint64_t) * 3 + out->hook.size() + limits * sizeof(uint64_t);
   return Manifest::read(bytes.subspan(read), &out->manifest);
@@ -53,9 +56,13 @@ std::string proposal_difference(int rank, ByteView mine, int other_rank, ByteVie
     return cat("weft_reducer_options.mode is WEFT_GRADIENT_IN_PLACE on rank ", a.in_place ? rank : other_rank,
                " and not on rank ", a.in_place ? other_rank : rank, ": use it on all ranks or on none");
   }
+  const auto differs = [&](const char* what, const auto& here, const auto& there) {
+    return cat(what, " is ", here, " on rank ", rank, " and ", there, " on rank ", other_rank,
+               ": pass the same on all ranks");
+  };
   if (a.limits != b.limits) {
     return cat("bucket limits are [", list_text(a.limits), "] on rank ", rank, " and [", list_text(b.limits),
-               "] on rank ", other_rank);
+               "] on rank ", other_rank, ": pass the same on all ranks (weft_reducer_options.bucket_limits)");
   }
   if (a.plan != b.plan) {
     return cat("weft_reducer_options.plan differs between ranks ", rank, " and ", other_rank,
@@ -66,34 +73,29 @@ std::string proposal_difference(int rank, ByteView mine, int other_rank, ByteVie
                ": all ranks must declare the same number of uses for each parameter");
   }
   if (a.flags != b.flags) {
-    return cat("weft_reducer_options.flags is ", a.flags, " on rank ", rank, " and ", b.flags, " on rank ",
-               other_rank);
+    return differs("weft_reducer_options.flags", reducer_flags_text(a.flags), reducer_flags_text(b.flags));
   }
   if (a.divide_by != b.divide_by) {
-    return cat("weft_reducer_options.divide_by is ", a.divide_by, " on rank ", rank, " and ", b.divide_by,
-               " on rank ", other_rank);
+    return differs("weft_reducer_options.divide_by", a.divide_by, b.divide_by);
   }
   if (a.reduce_dtype != b.reduce_dtype) {
     const auto type = [](int32_t dtype) {
       return dtype == 0 ? "the gradients' own" : name(static_cast<Dtype>(dtype));
     };
-    return cat("weft_reducer_options.reduce_dtype is ", type(a.reduce_dtype), " on rank ", rank, " and ",
-               type(b.reduce_dtype), " on rank ", other_rank);
+    return differs("weft_reducer_options.reduce_dtype", type(a.reduce_dtype), type(b.reduce_dtype));
   }
   if (a.replan != b.replan) {
-    return cat("weft_reducer_options.replan is ", planner_name(a.replan), " on rank ", rank, " and ",
-               planner_name(b.replan), " on rank ", other_rank);
+    return differs("weft_reducer_options.replan", planner_name(a.replan), planner_name(b.replan));
   }
   if (a.buffers_root != b.buffers_root) {
-    return cat("weft_reducer_options.buffers_root is ", a.buffers_root, " on rank ", rank, " and ",
-               b.buffers_root, " on rank ", other_rank);
+    return differs("weft_reducer_options.buffers_root", a.buffers_root, b.buffers_root);
   }
   if (a.check_interval != b.check_interval) {
-    return cat("weft_reducer_options.check_interval is ", a.check_interval, " on rank ", rank, " and ",
-               b.check_interval, " on rank ", other_rank);
+    return differs("weft_reducer_options.check_interval", a.check_interval, b.check_interval);
   }
   if (a.hook != b.hook) {
-    return cat("the hook is '", a.hook, "' on rank ", rank, " and '", b.hook, "' on rank ", other_rank);
+    return cat("the hook is '", a.hook, "' on rank ", rank, " and '", b.hook, "' on rank ", other_rank,
+               ": create the reducer with the same hook and options on all ranks");
   }
   return "";
 }

@@ -11,7 +11,7 @@ Status Reducer::ready(uint64_t param, const Given& given, const weft_stream* str
   void* gradient = given.data;
   ReducerState& s = *state_;
   const StepWord step = s.readiness->step();
-  // Retained contributions are wanted after a failure as well.
+  // With WEFT_REDUCER_RETAIN gradients are also taken after a failure, for a retry of the step.
   if (param >= s.manifest.params.size() || !step.open() || (s.comm->failed() && !s.retain)) [[unlikely]] {
     return note(capturing() ? ready_captured(param, gradient, stream) : ready_refused(param, step));
   }

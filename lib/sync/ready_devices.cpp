@@ -247,7 +247,7 @@ bool Reducer::leave_to_streams(const weft_finish_options& options, uint64_t ente
     DeviceCall call;
     Status held = context.gate().enter(stream.device, stream.handle, &call);
     if (held.ok()) held = context.gate().hold(call);
-    // Streams that wait already continue when the step is over.
+    // The streams that were made to wait before the error continue when the step is over.
     if (!held.ok()) {
       if (call.ticket != nullptr) context.gate().leave(&call);
       return false;

@@ -1,4 +1,5 @@
-// Sparse gradients between the program and a reducer.
+// Sparse gradients: takes their entries from the program's ready calls, and returns results to the program.
+// Threads: as Reducer's calls.
 #include "base/text.h"
 #include "core/accelerator.h"
 #include "core/context.h"

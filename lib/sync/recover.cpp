@@ -75,7 +75,8 @@ Status Reducer::agree_on_committed(const Agreement& agreement, const Status& giv
     if (!reader.done()) {
       return Status::error(Code::kMismatch,
                            cat("rebind: rank ", r, " sent ", all[static_cast<size_t>(r)].size(),
-                               " bytes about its reducer, expected ", mine.bytes().size()))
+                               " bytes about its reducer's steps and plan, expected ", mine.bytes().size(),
+                               ": run the same version of Weft on all ranks"))
           .with_ranks({r});
     }
     *committed = std::min(*committed, steps);
@@ -84,12 +85,15 @@ Status Reducer::agree_on_committed(const Agreement& agreement, const Status& giv
   if (alike) return {};
   WEFT_TRY(comm.agree(std::as_bytes(std::span(words)), &all, agreement.deadline));
   if (all[0].size() != words.size() * sizeof words[0]) {
-    return Status::error(Code::kMismatch, cat("rebind: rank 0 sent a plan of ", all[0].size(),
-                                              " bytes, expected ", words.size() * sizeof words[0]))
+    return Status::error(Code::kMismatch,
+                         cat("rebind: rank 0 sent a bucket plan of ", all[0].size(), " bytes, expected ",
+                             words.size() * sizeof words[0], " for ", state_->manifest.params.size(),
+                             " parameters: run the same version of Weft on all ranks"))
         .with_ranks({0});
   }
   std::memcpy(words.data(), all[0].data(), all[0].size());
-  return Plan::unpack(state_->manifest, words, plan).with_prefix("rebind: rank 0's plan: ");
+  return Plan::unpack(state_->manifest, words, plan)
+      .with_prefix("rebind: the bucket plan that rank 0 sent is invalid: ");
 }
 
 // Checks that the reducer can be bound to comm now: none of its operations is in progress.

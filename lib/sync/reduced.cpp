@@ -56,7 +56,8 @@ Status PeerBuckets::find(Comm& comm, const std::vector<uint64_t>& bytes,
     if (!reader.done()) {
       return Status::error(Code::kMismatch,
                            cat("rank ", r, " sent ", published[static_cast<size_t>(r)].size(),
-                               " bytes of bucket addresses, expected ", bytes.size() * sizeof(uint64_t)))
+                               " bytes of bucket addresses, expected ", bytes.size() * sizeof(uint64_t),
+                               ": run the same version of Weft on all ranks"))
           .with_ranks({r});
     }
   }
@@ -85,11 +86,13 @@ Status Reducer::reduced_view(uint64_t param, weft_reduced_piece* pieces, uint64_
   const ReducerState& s = *state_;
   if (!s.peers) {
     return note(Status::error(
-        Code::kState, "weft_reducer_reduced_view needs a reducer created with WEFT_REDUCER_REDUCED_VIEWS"));
+        Code::kState,
+        "weft_reducer_reduced_view: the reducer was created without WEFT_REDUCER_REDUCED_VIEWS"));
   }
   WEFT_TRY(note(known(param)));
   if (s.readiness->step().open()) {
-    return note(Status::error(Code::kState, cat("reduced view inside ", step_text(), ": finish it first")));
+    return note(Status::error(Code::kState,
+                              cat("weft_reducer_reduced_view inside ", step_text(), ": finish it first")));
   }
   if (!results_shared_) {
     return note(Status::error(

@@ -318,12 +318,14 @@ Status Reducer::finish_local() {
 }
 
 Status Reducer::never_ready(const std::vector<uint32_t>& missing) {
+  const uint32_t first = missing.front();
+  const std::string uses = uses_text(first, state_->readiness->step());
   return note(Status::error(
       Code::kState,
       cat(missing.size(), " of ", state_->manifest.params.size(), " parameters never became ready in ",
           step_text(), " on rank ", state_->comm->rank(), ": ",
           state_->manifest.names(missing, missing.size()),
-          uses_text(missing.front(), state_->readiness->step()),
+          uses.empty() ? "" : cat(" ('", state_->manifest.params[first].name, "' became ready ", uses, ")"),
           ". The step is still open: make them ready, or declare them absent (WEFT_REDUCER_ABSENT), and "
           "finish again")));
 }

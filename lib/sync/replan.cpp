@@ -84,9 +84,10 @@ Status judge_votes(const std::vector<PlanVote>& votes, int* root, int* asks) {
   for (size_t r = 0; r < votes.size(); r++) {
     const int rank = static_cast<int>(r);
     if (votes[r].has(PlanVote::kRefuses)) {
-      return Status::error(Code::kMismatch,
-                           cat("rank ", rank, " rejected its re-plan options: see the error of that rank"),
-                           Evidence::kReport)
+      return Status::error(
+                 Code::kMismatch,
+                 cat("rank ", rank, " rejected its own weft_replan_options: see the error of that rank"),
+                 Evidence::kReport)
           .with_ranks({rank});
     }
     if (votes[r].limits > kMaxLimits) {
@@ -176,7 +177,7 @@ Status exchange_step_timings(const ReducerState& s, Deadline deadline, std::uniq
   return {};
 }
 
-// Makes the plan, on the rank whose plan is taken. surveyed: null to end buckets at the limits.
+// Makes the plan, on the rank whose plan is taken. timings: null to end buckets at the limits.
 Status draw_plan(const ReducerState& s, const PlanRequest* request, const std::vector<uint64_t>& limits,
                  const Timings* timings, LaunchOrder launch, Plan* plan) {
   if (request != nullptr && !request->buckets.empty()) return make_plan(s.manifest, request->buckets, plan);
@@ -186,14 +187,15 @@ Status draw_plan(const ReducerState& s, const PlanRequest* request, const std::v
   return {};
 }
 
-// Collective: receives root's plan. drawn: that plan on root; null on other ranks.
+// Collective: receives root's plan. drawn: the plan, on root; null on other ranks.
 Status hear_plan(const ReducerState& s, const Plan* drawn, int root, Deadline deadline, Plan* plan) {
   std::vector<uint32_t> words(Plan::words(s.manifest.params.size()));
   if (drawn != nullptr) drawn->pack(&words);
   WEFT_TRY(s.comm->run(s.lane, send(&words, root), deadline));
   const Status usable = Plan::unpack(s.manifest, words, plan);
   if (usable.ok()) return {};
-  s.comm->fail(usable.with_prefix(cat("rank ", root, "'s plan: ")).with_ranks({root}));
+  s.comm->fail(
+      usable.with_prefix(cat("the bucket plan that rank ", root, " sent is invalid: ")).with_ranks({root}));
   return s.comm->failure();
 }
 

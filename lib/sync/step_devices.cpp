@@ -188,8 +188,9 @@ void Step::hold(const DeviceCall& call, uint32_t stamp, uint32_t bucket) {
   const std::lock_guard lock(held_mutex_);
   held_.push_back({call, bucket, std::this_thread::get_id()});
   holding_.store(true, std::memory_order_release);
-  // A release before this lock was taken did not see the new entry, so the step is checked again here. A step
-  // that is not the last one is over.
+  // The step or the bucket may have ended just before this lock was taken, when the new entry was not in
+  // held_ yet. Nothing would release that entry later, so it is released here. A step with another stamp is
+  // over as well.
   if (finished(stamp) || s_.readiness->step().stamp() != stamp) {
     release_locked(kWholeStep);
   } else if (bucket != kWholeStep && done(bucket, stamp)) {
@@ -210,7 +211,7 @@ void Step::release(uint32_t bucket) {
   release_locked(bucket);
 }
 
-// bucket: kWholeStep for all of them.
+// Lets the streams that wait for this bucket continue; kWholeStep: all streams that wait.
 void Step::release_locked(uint32_t bucket) {
   const auto goes_on = [&](Held& held) {
     if (bucket != kWholeStep && held.bucket != bucket) return false;

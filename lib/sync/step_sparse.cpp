@@ -41,10 +41,13 @@ void Step::ask_about_sparse(uint32_t bucket, uint32_t stage, bool joins) {
 void Step::asked_about_sparse(uint32_t bucket) {
   Running& running = running_[bucket];
   const StageJob& job = *running.job;
-  Status taken = job.pends() ? Status::error(Code::kHook, cat("hook '", s_.hook->name(),
-                                                              "': a stage of a sparse gradient cannot "
-                                                              "complete later: return when it is complete"))
-                             : Status();
+  Status taken;
+  if (job.pends()) {
+    taken = Status::error(
+        Code::kHook, cat("hook '", s_.hook->name(),
+                         "': a stage of a sparse gradient cannot complete later (weft_stage.pending is 1): "
+                         "let the stage return only when its work is complete"));
+  }
   const bool before = running.stages == 0;
   if (taken.ok() && before) taken = sparse(bucket).take_shown();
   if (!taken.ok()) return stage_failed(bucket, taken);

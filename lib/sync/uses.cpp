@@ -12,17 +12,18 @@ Status Reducer::too_often(uint64_t param, StepWord step) const {
   const std::string name = cat("parameter ", param, " ('", state_->manifest.params[param].name, "')");
   const std::string uses = uses_text(param, step, 1);
   return Status::error(Code::kState,
-                       cat(name, " became ready too often",
-                           uses.empty() ? "; it may become ready once in a step (weft_param.uses)" : uses));
+                       cat(name, " became ready too often: ",
+                           uses.empty() ? "it may become ready once in a step (weft_param.uses)" : uses));
 }
 
-// Describes the actual and expected number of uses. more: uses that were rejected.
+// Returns "2 times, expected 3 (weft_param.uses)": the actual and the expected number of uses. Empty if a
+// parameter is used once. more: uses that were rejected.
 std::string Reducer::uses_text(uint64_t param, StepWord step, uint32_t more) const {
   const Uses* const uses = state_->uses.get();
   if (uses == nullptr || (!uses->learns() && uses->needed(param) == 1)) return {};
-  return cat(" ('", state_->manifest.params[param].name, "' became ready ",
-             state_->readiness->uses(param, step.stamp()) + more, " times, expected ", uses->needed(param),
-             uses->learns() ? " as in the first step (WEFT_REDUCER_STATIC)" : " (weft_param.uses)", ")");
+  const uint32_t count = state_->readiness->uses(param, step.stamp()) + more;
+  return cat(count, count == 1 ? " time" : " times", ", expected ", uses->needed(param),
+             uses->learns() ? " as in the first step (WEFT_REDUCER_STATIC)" : " (weft_param.uses)");
 }
 
 // True if the parameter was used in this step, whether or not for the last time. Always false if uses are not
@@ -67,7 +68,7 @@ Status Reducer::take_learned(StepWord step) {
   if (!unused.empty() && !step.local() && !s.mapped && !start_.fixed) return never_ready(unused);
   std::unique_lock lock(s.uses->mutex(), std::defer_lock);
   if (!s.comm->context().engine().wait([&] { return lock.try_lock(); }, s.comm->op_deadline(timeout_ms_)))
-    return note(still_copied(s.uses->copied(), "the step that shows how often parameters are used"));
+    return note(still_copied(s.uses->copied(), "the first step (WEFT_REDUCER_STATIC)"));
   for (uint32_t i = 0; i < s.manifest.params.size(); i++) {
     if (!has_bucket(i) || s.readiness->claimed(i, step.stamp())) continue;
     if (s.readiness->uses(i, step.stamp()) > 0) {

@@ -44,10 +44,11 @@ struct ValuesVote {
 static_assert(sizeof(ValuesVote) == 48);
 
 Status differs(int rank, const char* what, uint64_t theirs, uint64_t mine) {
-  return Status::error(Code::kMismatch,
-                       cat("weft_broadcast_options.", what, " is ", static_cast<int64_t>(mine),
-                           " on rank 0 and ", static_cast<int64_t>(theirs), " on rank ", rank),
-                       Evidence::kDescriptor)
+  return Status::error(
+             Code::kMismatch,
+             cat("weft_broadcast_options.", what, " is ", static_cast<int64_t>(mine), " on rank 0 and ",
+                 static_cast<int64_t>(theirs), " on rank ", rank, ": pass the same on all ranks"),
+             Evidence::kDescriptor)
       .with_ranks({rank});
 }
 
@@ -65,7 +66,7 @@ Status judge(const std::vector<ValuesVote>& votes, const Manifest& manifest) {
     if (vote.missing > 0 && vote.missing <= manifest.params.size()) {
       return refusal(without_value(manifest, vote.missing - 1).text());
     }
-    if (vote.refuses != 0) return refusal("see its error");
+    if (vote.refuses != 0) return refusal("see the error on that rank");
   }
   for (size_t r = 1; r < votes.size(); r++) {
     const int rank = static_cast<int>(r);

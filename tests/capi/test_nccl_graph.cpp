@@ -393,7 +393,8 @@ TEST_CASE("calls that a captured step does not allow are refused by name, and la
     failures.expect(weft_reducer_begin(reducer, &begin) == WEFT_OK, "local");
     failures.expect(weft_reducer_finish(reducer, nullptr) == WEFT_OK, "local");
     begin.flags = WEFT_BEGIN_CAPTURE;
-    refused(weft_reducer_begin(reducer, &begin), WEFT_ERR_STATE, "local steps have added up");
+    refused(weft_reducer_begin(reducer, &begin), WEFT_ERR_STATE,
+            "the gradients that local steps have accumulated");
     trained.write(1);
     failures.expect(trained.step(0));
 
@@ -410,7 +411,7 @@ TEST_CASE("calls that a captured step does not allow are refused by name, and la
     refused(weft_reducer_replan(reducer, nullptr, nullptr), WEFT_ERR_UNSUPPORTED,
             "WEFT_REDUCER_GRAPH is fixed");
     refused(weft_reducer_finish(reducer, nullptr), WEFT_ERR_ARG,
-            "must name CUDA streams that are being captured");
+            "it must name CUDA streams that are being captured");
 
     // A capture in which a gradient is missing.
     cudaSetDevice(r.rank);

@@ -102,7 +102,8 @@ TEST_CASE("a parameter that cannot be synchronised is refused by name") {
       "'x'): it is sparse"));
   CHECK(has(refused({.name = "x", .flags = 32}), "unknown flags 0x20"));
   CHECK(has(refused({.name = "x", .flags = WEFT_PARAM_BUFFER | WEFT_PARAM_IGNORED}), "not several"));
-  CHECK(has(refused({.name = "x", .flags = WEFT_PARAM_STATE_ONLY}), "`parameter` is NULL, but it is state"));
+  CHECK(has(refused({.name = "x", .flags = WEFT_PARAM_STATE_ONLY}),
+            "weft_param.parameter is NULL, but must be set, because the parameter is state"));
   CHECK(has(refused({.name = std::string(5000, 'n')}), "longer"));
   Manifest manifest;
   CHECK(make_manifest(nullptr, 0, sizeof(weft_param), &manifest).code() == Code::kArg);

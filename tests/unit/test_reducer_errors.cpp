@@ -336,7 +336,7 @@ TEST_CASE("ranks that list fewer parameters or a different order all get the sam
             "parameters in another order");
 }
 
-TEST_CASE("ranks with different bucket limits or hooks all get the same error") {
+TEST_CASE("ranks with different bucket limits, flags or hooks all get the same error") {
   check_all(create_all(2,
                        [](Rank& self, auto* reducer) {
                          RigOptions rig;
@@ -344,6 +344,15 @@ TEST_CASE("ranks with different bucket limits or hooks all get the same error") 
                          return create_with(self, kThree, rig, reducer);
                        }),
             Code::kMismatch, "bucket limits are [1, 2] on rank 1 and [256] on rank 0");
+  check_all(
+      create_all(2,
+                 [](Rank& self, auto* reducer) {
+                   RigOptions rig;
+                   if (self.rank == 1) rig.flags = WEFT_REDUCER_RETAIN | WEFT_REDUCER_ABSENT;
+                   return create_with(self, kThree, rig, reducer);
+                 }),
+      Code::kMismatch,
+      "weft_reducer_options.flags is WEFT_REDUCER_RETAIN | WEFT_REDUCER_ABSENT on rank 1 and 0 on rank 0");
   class Other final : public Hook {
    public:
     std::string name() const override { return "other(rank=2)"; }

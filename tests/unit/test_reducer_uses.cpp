@@ -53,7 +53,7 @@ TEST_CASE("a parameter that is declared to be used three times is complete at it
               "'tied' ('tied' became ready 2 times, expected 3 (weft_param.uses))");
       self.expect(reducer->ready(0, gradients[0], nullptr), "the last use");
       refused(self, reducer->ready(0, gradients[0], nullptr), Code::kState,
-              "too often ('tied' became ready 4 times, expected 3 (weft_param.uses))");
+              "('tied') became ready too often: 4 times, expected 3 (weft_param.uses)");
       refused(self, reducer->ready(1, gradients[1], nullptr), Code::kState, "'once') became ready too often");
       self.expect(reducer->finish({}), "finish");
       const Gradients expected = reference(model, {step}, 2, 2);
@@ -99,7 +99,7 @@ TEST_CASE("a static pattern is learned in the first step, local or not, and may 
             const auto at = [&](size_t i) { return mode == WEFT_GRADIENT_VIEW ? nullptr : gradients[i]; };
             refused(self, reducer->ready(0, at(0), nullptr), Code::kState, "'tied') became ready too often");
             refused(self, reducer->ready(2, at(2), nullptr), Code::kState,
-                    "'last' became ready 1 times, expected 0 as in the first step");
+                    "'last') became ready too often: 1 time, expected 0 as in the first step");
           }
           self.expect(reducer->finish({}), "finish");
           if (local_first && step < 2) continue;  // the sum of two micro-batches
@@ -132,9 +132,9 @@ TEST_CASE("a parameter with too few uses is missing, also if the rest is absent"
     self.expect(reducer->begin(nullptr), "begin");
     self.expect(reducer->ready(0, gradients[0], nullptr), "an earlier use");
     refused(self, reducer->absent(&tied, 1), Code::kState,
-            "in use in this step already ('tied' became ready 1 times, expected 2 (weft_param.uses))");
+            "in use in this step already, and became ready 1 time, expected 2 (weft_param.uses)");
     refused(self, reducer->finish(rest), Code::kState,
-            "'tied' ('tied' became ready 1 times, expected 2 (weft_param.uses))");
+            "'tied' ('tied' became ready 1 time, expected 2 (weft_param.uses))");
     self.expect(reducer->ready(0, gradients[0], nullptr), "the last use");
     self.expect(reducer->finish(rest), "finish");
     const Gradients expected = reference(model, {1}, 2, 2);

@@ -253,7 +253,8 @@ TEST_CASE("an invalid broadcast is an error with the reason on all ranks before 
     refused(how(0, 0, self.rank == 2 ? 5 : 0, WEFT_BROADCAST_STATE), -1,
             "in_flight is 2 on rank 0 and 5 on rank 2");
     refused(how(self.rank == 2 ? 7 : 0, 0, 0, WEFT_BROADCAST_STATE), 2,
-            self.rank == 2 ? "root is 7: allowed are 0 to 2" : "rank 2 cannot broadcast: see its error");
+            self.rank == 2 ? "root is 7: allowed are 0 to 2"
+                           : "rank 2 cannot broadcast: see the error on that rank");
     const Status never = reducer->broadcast(how(WEFT_ROOT_LAST_ACTIVE, 0, 0, WEFT_BROADCAST_STATE), {});
     self.expect(never.code() == Code::kState, never.text());
     self.expect(reducer->begin(nullptr), "begin");
