@@ -40,9 +40,10 @@ Status exchange_handles(const BackendArgs& args, const Handle* lent, Handle* fab
     ProcessIdentity theirs;
     uintptr_t given = 0;
     if (!decode(all[r], &theirs, &given) || theirs != me) {
-      verdict = Status::error(Code::kUnavailable, cat("loopback is for ranks of one process; rank ", r,
-                                                      " is in another process than rank ", exchange.rank(),
-                                                      ": choose another backend"));
+      verdict = Status::error(Code::kUnavailable,
+                              cat("loopback is for ranks of one process; rank ",
+                                  exchange.name(static_cast<int>(r)), " is in another process than rank ",
+                                  exchange.name(exchange.rank()), ": choose another backend"));
       break;
     }
     if (r == 0) address = given;

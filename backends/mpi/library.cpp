@@ -173,7 +173,7 @@ Status begin(int size, bool progress_thread, Callers* callers) {
 std::string words(int error) {
   char text[MPI_MAX_ERROR_STRING] = {};
   int size = 0;
-  if (MPI_Error_string(error, text, &size) != MPI_SUCCESS) return cat("error ", error);
+  if (MPI_Error_string(error, text, &size) != MPI_SUCCESS) return cat("MPI error code ", error);
   return std::string(text, strnlen(text, sizeof text));
 }
 

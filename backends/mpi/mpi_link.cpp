@@ -98,9 +98,11 @@ Status MpiLink::join(const std::vector<ByteView>& addresses) {
     Address theirs;
     if (!parse(addresses[r], &theirs) || theirs.world_size != world_size ||
         !seen.insert(theirs.world_rank).second) {
-      return Status::error(Code::kUnavailable,
-                           cat("rank ", r, " is not in this rank's MPI job: start all ranks with one mpirun"))
-          .with_ranks({static_cast<int>(r)});
+      const int name = exchange_.name(static_cast<int>(r));
+      return Status::error(Code::kUnavailable, cat("rank ", name,
+                                                   " is not in this rank's MPI job: start all ranks with one "
+                                                   "mpirun"))
+          .with_ranks({name});
     }
     world_ranks.push_back(theirs.world_rank);
     if (r == 0) tag = theirs.tag;

@@ -25,8 +25,9 @@ Status CapturedLane::identify(Bytes* id) {
 Status CapturedLane::connect(ByteView id) {
   ncclUniqueId told{};
   if (id.size() != sizeof told.internal)
-    return Status::error(Code::kInternal, cat("rank 0 sent ", id.size(), " bytes as ncclUniqueId, expected ",
-                                              sizeof told.internal));
+    return Status::error(Code::kInternal,
+                         cat("rank 0 sent ", id.size(), " bytes as ncclUniqueId, expected ",
+                             sizeof told.internal, ": run the same version of Weft on all ranks"));
   std::memcpy(told.internal, id.data(), sizeof told.internal);
   return communicator_->connect(told);
 }

@@ -77,8 +77,8 @@ class OwnerPath final : public RemotePath {
   }
 
  private:
-  // Folds bytes [at, at + bytes). Parts of this rank's input are outside src (Away). Needs InputSlices' mutex
-  // (enter_peers).
+  // Folds bytes [at, at + bytes). Parts of this rank's input are outside src (InputSlices). Needs
+  // InputSlices' mutex (enter_peers).
   Status fold_slices(const Operation& op, uint64_t at, uint64_t bytes) {
     const InputSlices& slices = *op.args.slices;
     for (const uint64_t end = at + bytes; at < end;) {

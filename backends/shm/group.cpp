@@ -81,11 +81,12 @@ Status Group::read_private(int rank, uint64_t address, std::byte* to, uint64_t b
     const iovec remote{reinterpret_cast<void*>(address), bytes};
     const ssize_t got = ::process_vm_readv(static_cast<pid_t>(peer(rank).pid), &local, 1, &remote, 1, 0);
     if (got <= 0) {
+      const int error = got < 0 ? errno : 0;
       return Status::error(Code::kPeerFailed,
                            cat("cannot read ", bytes, " bytes of the memory of rank ", name(rank),
-                               " (process ", peer(rank).pid,
-                               "): ", got == 0 ? "process_vm_readv returned 0 bytes" : std::strerror(errno)),
-                           errno == ESRCH ? Evidence::kProcess : Evidence::kLocal)
+                               " (process ", peer(rank).pid, "): ",
+                               error == 0 ? "process_vm_readv returned 0 bytes" : std::strerror(error)),
+                           error == ESRCH ? Evidence::kProcess : Evidence::kLocal)
           .with_ranks({name(rank)});
     }
     to += got;

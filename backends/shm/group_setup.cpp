@@ -332,7 +332,7 @@ class GroupSetup {
   }
 
   Status agree_on_tuned(SetupResult tuned, bool* measured, SetupResult* mine) {
-    Status status = tuned.status.with_prefix("measuring shared memory: ");
+    Status status = tuned.status.with_prefix("autotuning of shared memory: ");
     if (status.code() == Code::kTimeout || status.code() == Code::kPeerFailed) return status;
     if (!status.ok() && status.code() != Code::kCancelled) args_.log.warn(status.text());
     tuned.status = {};

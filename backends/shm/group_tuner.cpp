@@ -50,9 +50,9 @@ bool GroupTuner::populate_arena() {
 Status GroupTuner::run(Route route, uint64_t bytes, uint64_t* slowest_ns, uint64_t* elapsed_ns) {
   const bool levels = route == Route::kOneLevel || route == Route::kTwoLevel;
   if (levels ? !populate_arena() : memory_ == nullptr) {
-    return give_up(Status::error(
-        Code::kNoMemory,
-        cat("cannot allocate ", bytes_text(levels ? level_bytes_ : bytes_), " for the measurement")));
+    return give_up(
+        Status::error(Code::kNoMemory, cat("cannot allocate ", bytes_text(levels ? level_bytes_ : bytes_),
+                                           "; WEFT_SHM_THRESHOLDS=off skips the autotuning")));
   }
   std::byte* const memory = levels ? arena_ : memory_;
   CollectiveArgs args;
@@ -112,8 +112,7 @@ Status GroupTuner::check_peers(uint64_t* next_ns) {
   for (int r = 0; r < group_->size(); r++) {
     const LaneBlock& theirs = group_->at<LaneBlock>(r, group_->layout().lane(0));
     if (theirs.sealed.value.load(std::memory_order_acquire) == 0) continue;
-    return give_up(
-        Status::error(Code::kCancelled, cat("rank ", group_->name(r), " stopped the measurement")));
+    return give_up(Status::error(Code::kCancelled, cat("rank ", group_->name(r), " stopped it")));
   }
   if (args_.deadline.expired(args_.clock)) {
     const std::vector<int> missing = lane_.missing();

@@ -186,8 +186,8 @@ bool GroupLane::arrivals() {
   return true;
 }
 
-// Reports an input with parts outside src (Away) where some rank's input is not mapped: the buckets of all
-// ranks must be in arenas.
+// Makes the error for an input with parts outside src (InputSlices) if some rank's input is not in its arena:
+// the buckets of all ranks must be.
 Status GroupLane::not_mapped() const {
   int r = 0;
   while ((context_.claims[static_cast<size_t>(r)].flags & kMapped) != 0) r++;

@@ -66,7 +66,7 @@ class StagedPath final : public Path {
     const uint64_t skip = op.src_blocks == 1 ? 0 : static_cast<uint64_t>(op.rank) * part_;
     WEFT_TRY(take_range(context_.group, op, range.offset, range.bytes, context_.inputs.data(),
                         Source{*this, round, skip}));
-    // All-gathers of more than a half are no faster with it.
+    // All-gathers (Take::kEach) of more than a half are no faster with this.
     const int peer = op.only_source();
     if (peer >= 0 && op.take != Operation::Take::kEach) {
       write_read_lines(chunk(peer, round) + skip, range.bytes);
