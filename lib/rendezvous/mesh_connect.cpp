@@ -271,7 +271,7 @@ void MeshConnector::accept_links(const Fd& listener, bool unix_socket) {
 
 void MeshConnector::serve(Link& link, short events) {
   if (!link.connection.open()) return;  // displaced
-  if (link.deadline.expired(clock_)) return drop(link, "no answer in time");
+  if (link.deadline.expired(clock_)) return drop(link, "it did not answer in time");
   if (events == 0) return;
   if (link.connecting) {
     if (const int error = finish_connect(link.connection.fd()); error != 0) {
@@ -305,7 +305,7 @@ void MeshConnector::take_hello(Link& link, ByteView frame) {
                                                 exchange_.size())));
   }
   PeerConnection& peer = peers_[static_cast<size_t>(*rank)];
-  if (peer.connection.open()) return drop(link, cat("rank ", *rank, " is connected already"));
+  if (peer.connection.open()) return drop(link, cat("rank ", exchange_.name(*rank), " is connected already"));
   if (!link.outgoing()) link.connection.send(hello_frame(exchange_.rank()));
   if (!link.connection.flush()) return drop(link, "it closed the connection");
   link.connection.set_limit(kLargeFrame);
@@ -320,8 +320,9 @@ void MeshConnector::drop(Link& link, const std::string& why) {
     return;
   }
   Route& route = routes_[static_cast<size_t>(link.rank)];
+  const size_t tried = (route.next + route.candidates.size() - 1) % route.candidates.size();
   route.busy = false;
-  route.why_not = why;
+  route.why_not = cat(route.candidates[tried].text(), ": ", why);
 }
 
 Status MeshConnector::timed_out() const {

@@ -206,7 +206,7 @@ Status StoreExchange::try_join(Address there, Deadline deadline, bool* joined, b
     WEFT_TRY(await_event(fd.get(), POLLOUT, clock_, deadline, &ready));
     if (!ready) return {};
     error_number = finish_connect(fd.get());
-    if (error_number != 0) status = Status::system("connecting", error_number);
+    if (error_number != 0) status = Status::system(cat("connecting to ", there.text()), error_number);
   }
   if (!status.ok()) {
     *why_not = status.text();
