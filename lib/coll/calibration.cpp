@@ -22,7 +22,9 @@ constexpr int kMostRepeats = 12;
 constexpr int kLeastRepeats = 2;                  // the first one uses connections that have not sent yet
 constexpr uint64_t kMostNs = kCalibrationNs / 6;  // for one size, so that several repeats fit
 constexpr uint64_t kUnknown = UINT64_MAX;         // result of a rank that had too little time
-constexpr size_t kPart = 8;     // a low quantile: short ones often wait for the previous one
+// CrossoverSearch takes the 1 / kPart quantile of the times. It is low, because a short operation often waits
+// for the previous one.
+constexpr size_t kPart = 8;
 constexpr double kEqual = 0.1;  // keeps the table's choice unless the other one is faster by more
 
 Status malformed(const BackendArgs& args, size_t rank, size_t bytes) {
@@ -58,8 +60,8 @@ class TunerMemory {
   std::byte* const memory_;
 };
 
-// Builds the key of the measurement: the processes of the ranks and the members that all_reduce. Empty where
-// ranks share a core.
+// Builds the key under which the measurement is cached: the ranks' processes, and the members of the
+// all_reduces. Empty where ranks share a core, because nothing is measured there.
 Status ask_key(const LaneContext& lanes, const BackendArgs& args, std::string* key) {
   ByteWriter writer;
   this_process().put(writer);

@@ -82,8 +82,8 @@ class Broadcasts final : public VariableComposite {
   int next_ = 0;
 };
 
-// Any of the collectives, as ordinary ones of pieces: the next elements of each block, padded to those of the
-// longest.
+// Executes any of these collectives as ordinary ones, piece by piece. A piece has the next elements of every
+// block, padded to as many as the longest block has.
 class Pieces final : public VariableComposite {
  public:
   Pieces(const CollectiveArgs& args, int rank, int size, uint64_t longest)
@@ -98,7 +98,7 @@ class Pieces final : public VariableComposite {
     }
     count_ = std::min(piece_, longest_ - begin_);
     if (count_ == 0) {
-      // All blocks are empty: the ranks only meet once.
+      // If all blocks are empty, one barrier lets the ranks compare their calls.
       *what = std::exchange(met_, true) ? Next::kOver : Next::kRun;
       return {};
     }

@@ -103,7 +103,8 @@ Status Comm::open_lane(std::shared_ptr<Lane>* lane, bool overlapping) {
   Executes executes{kept.impl, nullptr};
   if (!executes.impl) {
     const Status made = make_lane(key, overlapping && collectives_->overlaps(), &executes);
-    // Other ranks may have opened the lane. Once they have closed it again, all ranks can try it once more.
+    // This rank failed to open the lane, but other ranks may have opened it. It is kept here as a closed
+    // lane, so that all ranks can open it again once the others have closed it too.
     if (!made.ok() && collectives_->few_lanes()) closed_lanes_.keep(key.id, kept);
     WEFT_TRY(made);
   }
@@ -195,8 +196,10 @@ Status Comm::agree(ByteView mine, std::vector<Bytes>* all, Deadline deadline,
   const auto longest = std::max_element(sizes.begin(), sizes.end());
   const uint64_t most = *longest;
   if (most > Control::kMaxMessage * 64) {
-    return Status::error(Code::kArg, cat("rank ", longest - sizes.begin(), " has ", bytes_text(most),
-                                         " of metadata for an agreement of all ranks: the limit is 64 MiB"));
+    return Status::error(
+        Code::kArg,
+        cat("rank ", longest - sizes.begin(), " has ", bytes_text(most),
+            " of data for an agreement of the ranks, such as a list of parameters: the limit is 64 MiB"));
   }
   Bytes padded(most), gathered(most * static_cast<size_t>(size_));
   if (!mine.empty()) std::memcpy(padded.data(), mine.data(), mine.size());
@@ -250,7 +253,8 @@ Status Comm::agree_to_open(Comm* beside, ByteView mine, std::vector<Bytes>* all,
   }
   compare_closed_lanes(here);
   if (beside == nullptr) return {};
-  if (there.size() != static_cast<size_t>(beside->size_)) there.clear();  // not opening a lane together
+  if (there.size() != static_cast<size_t>(beside->size_))
+    there.clear();  // some of its ranks do not take part
   beside->compare_closed_lanes(there);
   return {};
 }

@@ -8,7 +8,7 @@
 namespace weft {
 namespace {
 
-// Polls that find work, while stages are queued, after which a helper wakes the worker thread for them.
+// A helper wakes the worker thread for queued stages after this many polls in which it found other work.
 constexpr uint32_t kPatience = 8;
 // Running time after which a stage of a user hook may never return.
 constexpr uint64_t kLongNs = 1'000'000'000;

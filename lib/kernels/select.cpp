@@ -49,7 +49,7 @@ struct Room {
   }
 };
 
-// The candidates if every value is one.
+// The set of candidates if every value is a candidate.
 struct Every {
   const float* values;
   uint64_t count;

@@ -15,7 +15,8 @@ bool widened(const Composed& op) {
   return widens(op.args) && !op.on_device();
 }
 
-// Widened operations need five: input and sums of twice the size, and the rounded result.
+// Returns the blocks of scratch. Widened operations need five: two for the input in f32, two for its sums in
+// f32, and one for the rounded result.
 int blocks(const Composed& op, bool spread) {
   return widened(op) && !spread ? 5 : 1;
 }
@@ -37,7 +38,7 @@ void convert(const Composed& op, const std::byte* from, Dtype from_dtype, std::b
   op.host.copy(copy);
 }
 
-// Reduces to the leader.
+// First stage: reduces the inputs of the host's ranks to the leader.
 void reduce_inside(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
   set(stage, Coll::kReduce, piece.count, op.source(piece),
       op.grouping.is_leader() ? sums(op, piece) : nullptr);

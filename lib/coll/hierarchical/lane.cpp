@@ -14,7 +14,7 @@ namespace {
 // About how many bytes a rank exchanges across hosts at a time; long enough to hide the latency.
 constexpr uint64_t kPieceBytes = uint64_t{1} << 20;
 
-// Scratch that recipes use on devices for one piece: one block.
+// Scratch memory of one piece on a device: plans need one block there.
 constexpr uint64_t kPinnedBytes = kPieceBytes + 4 * kCacheLine;
 
 uint64_t line_elements(uint64_t element) {

@@ -14,7 +14,8 @@ uint64_t slice_of(const Composed& op, const Piece& piece) {
   return piece.count / static_cast<uint64_t>(op.widest());
 }
 
-// If spread: the slices of this host's ranks, those of all ranks, and the result. Otherwise the last two.
+// Returns the blocks of scratch. If spread: the slices of this host's ranks, those of all ranks, and the
+// result. Otherwise the inputs of all ranks and the result.
 int ordered_blocks(const Composed& op, bool spread) {
   return row_blocks(op) + 1 + (spread ? op.widest() : 0);
 }

@@ -1,4 +1,5 @@
-// Partners exchange the half that the other one keeps, at half the distance each time: log2(n) rounds.
+// Recursive halving: a rank sends its partner the half of its blocks that the partner keeps, at half the
+// distance in each round: log2(n) rounds.
 #include "coll/partial.h"
 
 namespace weft::coll::reduce_scatter {
