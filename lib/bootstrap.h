@@ -37,7 +37,8 @@ Status create_comm(const std::shared_ptr<Context>& context, const Registry& regi
 Status split(const std::shared_ptr<Comm>& parent, const Registry& registry, bool no_color, int color, int key,
              std::shared_ptr<Comm>* part);
 
-// Collective over the survivors of a failed communicator; see core/shrink.h.
+// Creates the communicator of the survivors of a failed one. Collective over the survivors; see
+// core/shrink.h.
 Status shrink(const std::shared_ptr<Comm>& failed, const Registry& registry, const ShrinkOptions& options,
               std::shared_ptr<Comm>* survivors);
 

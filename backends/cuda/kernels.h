@@ -22,8 +22,8 @@ class Kernels {
 
   // Loads the kernels on `device`, which is the current device. May wait for work in flight there.
   Status load_on(int device);
-  // The stream's device is the current device. The kernels' arguments are checked, but the caller is
-  // responsible for addresses.
+  // Enqueue a kernel on the stream, whose device is the current device. They check the arguments; the caller
+  // is responsible for addresses.
   Status copy_pieces(DeviceStream stream, const CopyPiecesArgs& args);
   Status accumulate_pieces(DeviceStream stream, const CopyPiecesArgs& args);
   Status fold(DeviceStream stream, const FoldKernelArgs& args);

@@ -84,7 +84,7 @@ Status load(const std::string& file, Library* library);
 // currently forbids, or kSystem.
 Status check(const Library& library, const char* call, CUresult result);
 
-// "12.8"
+// Returns "12.8" for 12080.
 std::string version_text(int version);
 
 }  // namespace weft::cuda

@@ -21,7 +21,8 @@ class ProgramsDriver {
   // Allocates nothing until then.
   bool find(const std::string& file);
   bool found() const { return attributes_of_.load(std::memory_order_acquire) != nullptr; }
-  // Call it only after the driver was found. A driver that the program has not initialised knows no memory.
+  // Returns where memory is, as the driver reports it. Called only after the driver was found. A driver that
+  // the program has not initialised knows no memory.
   PointerInfo query_pointer(const void* pointer) const {
     return ask(attributes_of_.load(std::memory_order_acquire), pointer);
   }

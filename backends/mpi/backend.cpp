@@ -34,7 +34,8 @@ const Backend& backend() noexcept {
   return kBackend;
 }
 
-// The same with the library's own collectives. It is never chosen automatically, because it guarantees less.
+// The backend mpi.native: mpi with the library's own collectives. It is never chosen automatically, because
+// it guarantees less.
 const Backend& native_backend() noexcept {
   static constexpr bool kNatives = true;
   static constexpr Backend kBackend = {

@@ -39,8 +39,8 @@ ncclDataType_t type_of(Dtype dtype) {
   }
 }
 
-// avg and premul_sum become sums, and Weft applies the scales: NCCL's own operations for them do not use its
-// fastest kernels.
+// Returns the NCCL operation. avg and premul_sum become sums, and Weft applies the scales: NCCL's own
+// operations for them do not use its fastest kernels.
 ncclRedOp_t op_of(ReduceOp op) {
   switch (op) {
     case ReduceOp::kSum:

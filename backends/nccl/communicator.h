@@ -36,8 +36,8 @@ class Communicator {
   // that for each graph. Local: not connected yet. Any thread, for all calls to it.
   static Status for_graphs(const Communicator& like, std::shared_ptr<Communicator>* communicator);
   Communicator(const BackendArgs& args, std::shared_ptr<const Library> library, int device);
-  // All started work has ended or was aborted. Takes ten seconds at most, or one for a communicator of
-  // graphs. What NCCL has not released by then is left to it.
+  // Ends NCCL's communicator. All started work has ended or was aborted. Takes ten seconds at most, or one
+  // for a communicator of graphs. What NCCL has not released by then is left to it.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;

@@ -103,8 +103,8 @@ Status Lane::begin_barrier() {
   return {};
 }
 
-// All ranks have arrived with the same call. Lanes arrive in an order that differs between ranks; NCCL's
-// order must not.
+// Begins to number the operation, after all ranks have arrived with the same call. Lanes arrive in an order
+// that differs between ranks; NCCL's order must not.
 Status Lane::begin_numbering() {
   if (args_.coll == Coll::kBarrier) {
     state_ = State::kOver;

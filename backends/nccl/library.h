@@ -63,7 +63,7 @@ inline constexpr int kMinVersion = 21403;
 // Loads the library. file: WEFT_NCCL_LIBRARY. Returns kUnavailable and the reason on failure.
 Status load(const std::string& file, std::shared_ptr<const Library>* library);
 
-// "2.28.9"
+// Returns "2.28.9" for 22809.
 std::string version_text(int version);
 
 }  // namespace weft::nccl

@@ -107,7 +107,7 @@ Poll MessageLane::advance() {
   return state_ == before ? Poll::kWaiting : Poll::kAdvanced;
 }
 
-// Called when the state's note, if it has one, was sent or received.
+// Does the work of the current state. Called when the state's note, if it has one, was sent or received.
 Status MessageLane::step() {
   switch (state_) {
     case State::kStream:

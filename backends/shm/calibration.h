@@ -27,8 +27,8 @@ uint64_t largest_tuned(bool pull);
 // Measures `one_shot` and `pull` of *thresholds where the arguments ask for it. Sets the origin to kMeasured
 // if anything was measured.
 Status calibrate(Tuner& tuner, bool one_shot, bool pull, Thresholds* thresholds);
-// The same for two_level, with a kCalibrationNs of its own. Two levels must be faster to be chosen, because
-// their sums have other bits.
+// Measures `two_level` in the same way, within a kCalibrationNs of its own. Two levels must be faster to be
+// chosen, because their sums have other bits.
 inline constexpr uint64_t kLargestLevelTuned = 4 << 20;
 Status calibrate_levels(Tuner& tuner, Thresholds* thresholds);
 

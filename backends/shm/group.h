@@ -54,7 +54,7 @@ struct PeerSegment {
 
 class Group {
  public:
-  // Collective over args.exchange: either every rank gets a group or none does.
+  // Creates the group. Collective over args.exchange: either every rank gets a group or none does.
   static Status make(const BackendArgs& args, std::shared_ptr<Group>* group);
   ~Group();
   Group(const Group&) = delete;
@@ -62,12 +62,12 @@ class Group {
 
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(peers_.size()); }
-  // The number of a rank in errors.
+  // Returns the number of a rank in errors.
   int name(int rank) const { return names_.empty() ? rank : names_[static_cast<size_t>(rank)]; }
   const Layout& layout() const { return layout_; }
   const DeviceOps& host() const { return *host_; }
   const std::shared_ptr<SegmentArena>& arena() { return arena_; }
-  // More ranks than cores: a waiting rank must let others run.
+  // True if there are more ranks than cores, so that a waiting rank must let others run.
   bool crowded() const { return crowded_; }
   // Waits between two polls of a peer's counter. Each poll takes the cache line from the peer that is about
   // to write it.
@@ -104,7 +104,7 @@ class Group {
     return nodes_.two_levels() && bytes >= thresholds_.two_level && !ordered;
   }
 
-  // Called before a write into peers' memory: a fail point where tests stop this rank.
+  // A fail point where tests stop this rank. Called before each write into peers' memory.
   void reach_writing(FailPlace place, uint64_t slot, uint64_t round) const {
     if (failpoints_ != nullptr) (void)failpoints_->reach(place, slot, round, *clock_);
   }

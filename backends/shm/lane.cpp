@@ -55,8 +55,9 @@ void GroupLane::start(const CollectiveArgs& args, uint64_t slot) {
   moved_ += group_->moved_bytes() - before;
 }
 
-// Called at the beginning of an operation: none of its rounds is done, and all earlier rounds are. Without
-// it, counters that no operation moves would eventually leave reached()'s range.
+// Moves all counters of this rank up to the operation that begins: none of its rounds is done, and all
+// earlier rounds are. Without this, counters that no operation moves would eventually leave reached()'s
+// range.
 void GroupLane::catch_up() {
   for (const Step step : {kProduced, kReduced, kConsumed}) {
     publish(step, 0);
@@ -200,8 +201,8 @@ Status GroupLane::not_mapped() const {
       .with_slot(reported_slot(op_.args, op_.slot));
 }
 
-// All ranks have arrived and execute the same operation. The way the data moves follows from the posts of all
-// ranks.
+// Chooses the way in which the data moves, from the posts of all ranks: all have arrived and execute the same
+// operation.
 void GroupLane::dispatch() {
   // Peers have the line of the next post in their caches, from two slots ago; no rank reads it any more.
   prefetch_for_write(&block(op_.rank).posts[(op_.slot & 1) ^ 1].arrival);

@@ -20,7 +20,7 @@ struct Nodes {
   std::vector<int> index_of;            // by rank: its index in its node
 
   int count() const { return static_cast<int>(ranks.size()); }
-  // The number of ranks on each node if all nodes have equally many; else 0.
+  // Returns the number of ranks on each node if all nodes have equally many; else 0.
   int width() const;
   // True if there are several nodes with equally many ranks each, more than one: an all-reduce can use two
   // levels.
@@ -37,8 +37,8 @@ Nodes group_nodes(const std::vector<int32_t>& numbers);
 // synthetic: hwloc's description of another machine, for tests.
 int32_t node_of_cores(ByteView cores, const char* synthetic = nullptr);
 
-// The same for the cores that the calling thread may run on. Returns kNoNode, without a look at the machine,
-// if the thread is bound to none.
+// Does the same for the cores that the calling thread may run on. If the thread is not bound to cores,
+// returns kNoNode without inspecting the machine.
 int32_t node_of_this_thread();
 
 }  // namespace weft::shm

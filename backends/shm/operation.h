@@ -23,12 +23,12 @@ struct Operation {
   bool is_root() const { return rank == args.peer; }
   // This rank's input and result, as given in the call.
   const std::byte* input() const { return args.src != nullptr ? args.src : args.dst; }
-  // Offset in bytes of the block of a peer's input that this rank needs.
+  // Returns the offset in bytes of the block that this rank needs in a peer's input.
   uint64_t wanted() const { return src_blocks == 1 ? 0 : static_cast<uint64_t>(rank) * bytes; }
   // True if this rank reads the peer's input.
   bool takes_from(int peer) const { return take == Take::kRoot ? peer == args.peer : take != Take::kNothing; }
 
-  // The peer whose input only this rank reads, or -1.
+  // Returns the peer whose input only this rank reads; -1 if there is none.
   int only_source() const { return size == 2 && takes_from(1 - rank) ? 1 - rank : -1; }
 
   CollectiveArgs args;

@@ -105,7 +105,7 @@ inline uint64_t slice_bytes(uint64_t total, int ranks, uint64_t unit) {
 // Below this size a copy is cheaper than the second synchronisation of paths that read peers' buffers.
 inline constexpr uint64_t kMappedMin = 8192;
 
-// all_reduce on arenas: the size of a slice, and the slice of a rank.
+// For all_reduce on arenas: owner_slice returns the size of a slice, owned_by the slice of a rank.
 inline uint64_t owner_slice(uint64_t bytes, int size) {
   return slice_bytes(bytes, size, bytes < (256 << 10) ? 64 : kPage);
 }

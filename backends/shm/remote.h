@@ -13,10 +13,11 @@ namespace weft::shm {
 enum class Reach { kMapped, kPulled };
 inline constexpr uint64_t kMappedPart = 256 << 10;
 
-// One buffer of every rank.
+// The buffers of all ranks that play one role, as sources or as targets, and how this rank accesses them.
 class Remote {
  public:
-  // Adds the touched part of a peer's buffer at `offset` (mapped) or `address` (pulled), after checking it.
+  // Add the next rank's buffer: at `offset` of its segment, which is checked, or at `address` of its process.
+  // bytes: the part that this path accesses.
   Status add_mapped(Group& group, int rank, uint64_t offset, uint64_t bytes, uint64_t alignment) {
     if (!group.valid_claim(offset, bytes, alignment)) {
       return Status::error(
@@ -72,7 +73,7 @@ class Remote {
     uint64_t where;   // offset in the segment, or address in the process
     bool mapped;
   };
-  // Counts the payload and makes its pages usable.
+  // Counts the payload in the statistics and populates its pages in this process.
   Status prepare(Group& group, int rank, uint64_t skip, uint64_t bytes) const {
     const Buffer& buffer = buffers_[static_cast<size_t>(rank)];
     (buffer.mapped ? group.count_shared(bytes) : group.count_direct(bytes));
@@ -118,7 +119,8 @@ class RemotePath : public Path {
       if (reach_ == Reach::kPulled) {
         remote->add_pulled(context_.group, r, claims.*address);
       } else {
-        // The own input is given by the call. Only an owner of slices accesses its own arena this way.
+        // Only all_reduces access the own buffer through its claim, because they fold the inputs of all ranks
+        // alike. Other collectives use the addresses of the call.
         const bool used = op.takes_from(r) && (r != op.rank || op.args.coll == Coll::kAllReduce);
         const uint64_t where = used ? claims.*offset : context_.group.layout().arena;
         WEFT_TRY(remote->add_mapped(context_.group, r, where, used ? bytes : 0, op.element));

@@ -52,20 +52,22 @@ class ArenaMemory {
 // its last user.
 class Mapping {
  public:
-  // Makes a segment. If *arena is set, it becomes the segment's arena and its first `used` bytes are kept;
-  // otherwise the arena is mapped too, and the segment at `place`. users: the number of release() calls that
-  // end the mapping.
+  // Creates a segment and maps it. If *arena is set, it becomes the segment's arena: its addresses stay, its
+  // first `used` bytes are copied, and the rest of the segment is mapped before it. Otherwise the segment is
+  // mapped at `place`, and *arena is set. users: the number of release() calls that end the mapping.
   static Status create(const Layout& layout, uint64_t nonce, int users, uint64_t place,
                        std::shared_ptr<ArenaMemory>* arena, uint64_t used, Mapping** mapping, Fd* fd);
   // Maps a peer's segment, at `place` if possible, after checking its size, seals and header.
   static Status attach(Fd fd, const Layout& layout, uint64_t nonce, uint64_t place, Mapping** mapping);
   void release();
 
-  // The bases to which offsets of the segment are added: below Layout::arena, and from there on.
+  // The addresses to which an offset of the segment is added: base() for offsets below Layout::arena,
+  // arena_base() for the others.
   std::byte* base() const { return base_; }
   std::byte* arena_base() const { return arena_base_; }
   uint64_t nonce() const { return nonce_; }
-  // The address where a peer in another process tests whether it may read this process's memory.
+  // Returns the address that a peer in another process reads to test whether it may read this process's
+  // memory.
   const uint64_t* nonce_address() const { return &nonce_; }
 
  private:

@@ -137,7 +137,8 @@ class TwoShotPath final : public Path {
   }
 
  private:
-  // Round 0 begins the half of this slot. Peers may still read the other half, for the previous slot.
+  // Returns the place of a round in a rank's staging. Round 0 is at the start of this slot's half, because
+  // peers may still read the other half, for the previous slot.
   std::byte* place(const Operation& op, int rank, uint64_t round) const {
     return chunk(rank, (op.slot & 1) * (kDepth / 2) + round);
   }

@@ -36,7 +36,7 @@ struct Thresholds {
 // works everywhere.
 Thresholds table_thresholds(int ranks);
 
-// "one-shot up to 64 KiB, two-shot, from 1 MiB on pulled (measured)"
+// Returns "one-shot up to 64 KiB, two-shot, from 1 MiB on pulled (measured)".
 std::string text(const Thresholds& thresholds);
 // Returns the text that follows it: "; 2 NUMA nodes of 4 ranks: two levels from 1 MiB on"; empty if there is
 // one node.

@@ -46,7 +46,7 @@ class BlockCodec final : public Codec {
  private:
   static constexpr uint64_t kPiece = 16384;  // 64 KiB of values; a multiple of every block size
 
-  // slice is a multiple of block_.
+  // Returns the bytes of a slice's scales. slice: number of values, a multiple of block_.
   uint64_t scales_bytes(uint64_t slice) const { return slice / block_ * sizeof(float); }
   uint64_t codes_bytes(uint64_t values) const { return code_ == BlockCode::kSign ? values / 8 : values; }
 

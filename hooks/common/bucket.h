@@ -110,8 +110,8 @@ inline float* error_of(HookState& state, const weft_bucket& bucket, uint64_t beg
   });
   return all;
 }
-// values: the range's values; add_errors adds their errors to them. residual below: the range's values that
-// were not sent.
+// Adds the error memory of a range to the range's values. keep_errors replaces the error memory by
+// `residual`: the range's values that were not sent.
 inline void add_errors(const DeviceOps& host, HookState& state, const weft_bucket& bucket, uint64_t begin,
                        uint64_t count, float* values) {
   errors_of(state, bucket, begin, count,
@@ -122,7 +122,7 @@ inline void keep_errors(HookState& state, const weft_bucket& bucket, uint64_t be
   errors_of(state, bucket, begin, count,
             [&](float* error, uint64_t at, uint64_t n) { std::copy_n(residual + at, n, error); });
 }
-// Adds more values that were not sent, times scale.
+// Adds scale * residual, further values that were not sent, to the error memory.
 inline void keep_more_errors(const DeviceOps& host, HookState& state, const weft_bucket& bucket,
                              uint64_t begin, uint64_t count, const float* residual, double scale) {
   errors_of(state, bucket, begin, count,

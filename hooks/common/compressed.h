@@ -18,14 +18,14 @@ namespace weft {
 class Codec {
  public:
   virtual ~Codec() = default;
-  // All slices except the last are multiples of this.
+  // Returns the number of values of which all slices but the last are multiples.
   virtual uint64_t unit() const { return 1; }
-  // Values of a piece of a slice, a multiple of unit(), so that a piece stays in the cache while it is
-  // processed. 0: a slice is encoded as a whole.
+  // Returns the number of values in a piece of a slice, a multiple of unit(), so that a piece stays in the
+  // cache while it is processed. 0: a slice is encoded as a whole.
   virtual uint64_t piece() const { return 0; }
-  // Size of an encoded slice of this many values; a multiple of 4.
+  // Returns the bytes of an encoded slice of this many values; a multiple of 4.
   virtual uint64_t bytes(uint64_t slice) const = 0;
-  // Size of the memory for encoding such a slice.
+  // Returns the bytes of memory that encoding such a slice needs.
   virtual uint64_t scratch_bytes(uint64_t /*slice*/) const { return 0; }
   // Encodes a piece: `count` values from `first` on of a slice, whose encoding begins at `to`. residual:
   // values are replaced by the loss, which is always finite. scratch: aligned to 64 bytes.

@@ -40,7 +40,8 @@ class Options {
   Status status_;
 };
 
-// kArg for rescue=1 of a hook without error feedback. hook: with its options.
+// Returns kArg if rescue=1 was given for a hook without error feedback. hook: its name with all options, for
+// the error.
 Status check_rescue(const std::string& hook, bool rescue, bool feedback);
 
 }  // namespace weft

@@ -38,17 +38,17 @@ class HookState {
   void clear(std::string_view kind);
   // Removes all arrays of this kind.
   void drop(std::string_view kind);
-  // Sets the rank of this hook and the number of ranks. Errors that another rank saved become zeros, now or
-  // when they are loaded.
+  // Sets the rank of this hook and the number of ranks. If another rank saved the loaded state, the error
+  // memory (kError) is set to zero, now or when it is loaded.
   void set_rank(int rank, int size);
 
-  // Returns the number of steps before this one, including those before a save and load. Called in every
-  // stage 0.
+  // Returns the number of steps before this one, including those before a save and load. Called in stage 0 of
+  // every bucket.
   uint64_t iteration(const weft_bucket& bucket);
-  // The result of the last call of iteration().
+  // Returns the result of the last call of iteration().
   uint64_t last_iteration() const { return next_ - 1; }
 
-  // lost: selects parameters whose errors are saved as zeros.
+  // lost: selects parameters whose error memory is saved as zeros.
   void save(Bytes* bytes, const std::function<bool(const std::string& param)>& lost = {}) const;
   // kArg for bytes that save did not write; the state is unchanged then. Data that is not used is logged,
   // here and once rank and parameters are known.

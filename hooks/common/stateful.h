@@ -14,7 +14,7 @@ class StatefulHook : public Hook {
  public:
   explicit StatefulHook(std::shared_ptr<Log> log) : state_(std::move(log)) {}
 
-  // Clears the errors: it is unknown what the other ranks received in a step that failed.
+  // Clears the error memory: it is unknown what the other ranks received in a step that failed.
   Status rebind(int rank, int size) override {
     state_.set_rank(rank, size);
     state_.clear(HookState::kError);

@@ -58,7 +58,8 @@ class Layout {
   // by all the others.
   bool compresses(const weft_bucket_param& param, uint64_t* rows, uint64_t* columns) const;
 
-  // The pieces are sent after the factors of a step's first collective.
+  // Return the number of values that a collective sends. The step's first collective also sends the pieces,
+  // after the factors.
   uint64_t p_sent() const { return p_count + piece_count; }
   uint64_t q_sent() const { return settings_.alternate ? q_count + piece_count : q_count; }
 

@@ -36,8 +36,8 @@ class PowerSgd final : public FeedbackHook {
         layout_(settings_) {}
 
   std::string name() const override { return settings_.name; }
-  // Alternating, the tag has the iteration, because every rank multiplies the average by its stored factor of
-  // the step before.
+  // With alternate=1 the tag contains the iteration. Ranks whose iterations differ then get an error: each
+  // multiplies the average by its stored factor of the step before.
   uint64_t step_of(const weft_bucket& bucket) const override {
     return settings_.alternate ? iteration_ : bucket.step;
   }

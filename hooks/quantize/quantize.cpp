@@ -127,7 +127,7 @@ class Quantize final : public Hook {
   uint64_t channels(const weft_bucket& bucket) const {
     return (bucket.count + channel(bucket) - 1) / channel(bucket);
   }
-  // Size of a rank's record: the scale of every channel, then codes.
+  // Returns the bytes of a rank's record: the scale of every channel, then the codes.
   uint64_t record_bytes(const weft_bucket& bucket) const {
     return round_up(channels(bucket) * sizeof(Scale) + bucket.count, sizeof(Scale));
   }

@@ -10,7 +10,7 @@ namespace weft {
 class Clock {
  public:
   virtual ~Clock() = default;
-  // Monotonic nanoseconds.
+  // Returns monotonic nanoseconds.
   virtual uint64_t now_ns() = 0;
   // Called by a polling loop after an idle round; `round` counts idle rounds since the last progress. Spins
   // first, then yields, then sleeps briefly: see docs/threading.md.
@@ -50,7 +50,8 @@ class Deadline {
  public:
   static Deadline never() { return Deadline(UINT64_MAX); }
   static Deadline at(uint64_t ns) { return Deadline(ns); }
-  // timeout_ms as in weft.h: 0 is default_ms, WEFT_TIMEOUT_INFINITE (-1) never, WEFT_TIMEOUT_POLL (-2) now.
+  // Returns the deadline after a timeout. timeout_ms is as in weft.h: 0 is default_ms, WEFT_TIMEOUT_INFINITE
+  // (-1) never, WEFT_TIMEOUT_POLL (-2) now.
   static Deadline after(Clock& clock, int64_t timeout_ms, int64_t default_ms);
 
   bool expired(Clock& clock) const { return ns_ != UINT64_MAX && clock.now_ns() >= ns_; }

@@ -114,7 +114,7 @@ void read_settings(const Getter& get, Environment* environment);
 // Returns the number of `rank` in WEFT_HOSTS; -1 if the text is empty. kArg unless there is a number (below
 // kMaxRanks) for each of the `size` ranks.
 Status parse_hosts(const std::string& text, int rank, int size, int* label);
-// As parse_hosts, for WEFT_SHM_NODES; 0 for every rank if the text is "one".
+// Does the same for WEFT_SHM_NODES; *node is 0 for every rank if the text is "one".
 Status parse_nodes(const std::string& text, int rank, int size, int* node);
 
 // Parses WEFT_HEARTBEAT_MS: whole milliseconds, at least kLeastHeartbeatMs, or "off", which gives -1

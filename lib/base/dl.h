@@ -24,7 +24,7 @@ Status load_symbol(const std::string& path, const char* symbol, const T** addres
 bool is_loaded(const std::string& path);
 bool file_exists(const std::string& path);
 
-// The folder that libweft.so (or the program it is linked into) was loaded from.
+// Returns the folder from which libweft.so, or the program that it is linked into, was loaded.
 std::string folder_of_this_library();
 
 }  // namespace weft

@@ -84,12 +84,12 @@ inline bool valid(Coll c) {
   return static_cast<int>(c) >= 1 && static_cast<int>(c) <= kCollCount;
 }
 
-// Size of an element in bytes; 0 for an invalid value.
+// Returns the bytes of an element; 0 for an invalid value.
 uint32_t dtype_size(Dtype dtype);
 uint32_t dtype_alignment(Dtype dtype);  // in bytes; 0 for an invalid value
 bool is_float(Dtype dtype);             // among the types with kernels
 
-// "f32", "sum", "all_reduce"; "?" for an invalid value (which may have come from another process).
+// Return "f32", "sum", "all_reduce"; "?" for an invalid value (which may have come from another process).
 const char* name(Dtype dtype);
 const char* name(ReduceOp op);
 const char* name(Coll coll);
@@ -97,7 +97,8 @@ const char* name(Coll coll);
 bool is_reduction(Coll coll);  // has a reduction operation
 bool has_root(Coll coll);
 bool has_blocks(Coll coll);  // has blocks of different sizes (CollectiveArgs::blocks)
-// The equivalent with equal block sizes; the collective itself if it has no blocks.
+// Returns the collective with equal block sizes that corresponds to one with different sizes; other
+// collectives are returned unchanged.
 Coll even(Coll coll);
 
 // Returns ok, or kUnsupported naming op and dtype: avg and premul_sum need floats or complex numbers, bitwise

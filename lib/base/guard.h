@@ -36,7 +36,7 @@ Status guarded(Body&& body) noexcept {
   }
 }
 
-// As guarded, for a body that returns nothing.
+// Does what guarded() does, for a body that returns nothing.
 template <class Body>
 Status guarded_run(Body&& body) noexcept {
   return guarded([&]() -> Status {

@@ -53,7 +53,7 @@ class Interrupt {
   static bool ask();
   // Returns the answer so far.
   static bool requested();
-  // When poll() is due next, for a wait that sleeps; never if there is no callback.
+  // Returns when poll() is due next, for a wait that sleeps; never if there is no callback.
   static Deadline next();
 
   // Returns requested() as a status: kInterrupted, or ok.

@@ -7,7 +7,7 @@
 
 namespace weft {
 
-// Threads: any thread.
+// Returns the page size. Threads: any thread.
 inline uint64_t page_size() {
   return static_cast<uint64_t>(::getpagesize());
 }

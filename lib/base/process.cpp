@@ -30,8 +30,8 @@ ProcessIdentity this_process() {
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), me.boot_id);
   std::string line;
   std::getline(std::ifstream("/proc/self/stat"), line);
-  // Field 22. Fields are counted after the command name, which ends with the last ')' and may contain
-  // anything.
+  // The start time is field 22. Fields are counted after the command name, which ends with the last ')' and
+  // may contain anything.
   std::istringstream fields(line.substr(std::min(line.size(), line.rfind(')') + 1)));
   std::string skipped;
   for (int i = 3; i < 22; i++) fields >> skipped;

@@ -71,11 +71,11 @@ class [[nodiscard]] Status {
 
   static Status error(Code code, std::string text, Evidence evidence = Evidence::kLocal,
                       const char* file = __builtin_FILE(), int line = __builtin_LINE());
-  // A failed system call: "what: strerror(error_number)".
+  // Makes the error of a failed system call: "what: strerror(error_number)".
   static Status system(const std::string& what, int error_number, const char* file = __builtin_FILE(),
                        int line = __builtin_LINE());
 
-  // Needs no memory.
+  // Returns the error for exhausted memory, without allocating any.
   static Status out_of_memory();
 
   bool ok() const { return info_ == nullptr; }

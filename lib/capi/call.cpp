@@ -146,7 +146,7 @@ Status prepare_on_device(const Call& call, DeviceCall* device) {
 
 namespace {
 
-// As submit, for buffers on a device, in the order of its stream.
+// Does what submit() does, for buffers on a device: the call runs in the order of its stream.
 Status submit_on_device(Call* call) {
   const std::shared_ptr<Comm>& comm = call->comm->rep;
   Context& context = comm->context();

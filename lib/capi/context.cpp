@@ -12,7 +12,8 @@
 namespace weft::capi {
 namespace {
 
-// Before 1.0 a minor version may change the meaning of structs and calls.
+// Compares the program's header with this library. Before 1.0 a minor version may change the meaning of
+// structs and calls.
 Status check_version(uint32_t header) {
   constexpr uint32_t kKept = WEFT_VERSION_MAJOR > 0 ? 10000 : 100;
   if (header == 0 || header / kKept == WEFT_VERSION_NUMBER / kKept) return {};

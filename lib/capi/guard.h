@@ -22,7 +22,7 @@ inline weft_status code_of(const Status& status) {
 // Ends a call: notes an error for weft_last_error, and returns its code.
 weft_status ended(const Status& status) noexcept;
 
-// As guarded (base/guard.h), for a call of the program, which the program may interrupt.
+// Runs the body of a call of the program as guarded() does (base/guard.h). The program may interrupt it.
 template <class Body>
 Status in_call(Body&& body) noexcept {
   const Interrupt::Scope scope;

@@ -117,8 +117,8 @@ inline Status check_process(const Context& context) {
   return Status::error(Code::kState,
                        "calls of Weft are not allowed inside a log, allocator or thread-start callback");
 }
-// As check_process; also rejects calls from inside any callback. From here on the program may interrupt the
-// call.
+// Does what check_process does, and also rejects calls from inside any callback. From here on the program may
+// interrupt the call.
 inline Status check_call(const Context& context) {
   if (context.forked() || CallbackMark::inside()) [[unlikely]] {
     WEFT_TRY(check_process(context));

@@ -84,7 +84,8 @@ const void* place(const Call& call, const void* buffer, const Given& given) {
   return bytes(buffer) + given.starts[call.rank] * dtype_size(call.args.dtype);
 }
 
-// Every rank contributes one block, and all ranks (or only root) receive all blocks.
+// Executes all_gather_v and gather_v: every rank contributes one block, and all ranks, or only the root,
+// receive all blocks. takes: this rank receives.
 Status gather(Call* call, const void* src, void* dst, Given to, bool takes) {
   if (!takes) to.offsets = nullptr;
   WEFT_TRY(read(*call, &to));
@@ -95,7 +96,7 @@ Status gather(Call* call, const void* src, void* dst, Given to, bool takes) {
   return submit_blocks(call, {to.counts, nullptr}, to.list(), src, takes ? dst : nullptr);
 }
 
-// The reverse of gather.
+// Executes reduce_scatter_v and scatter_v: every rank receives one block. gives: this rank has all blocks.
 Status scatter(Call* call, const void* src, void* dst, Given from, bool gives) {
   if (!gives) from.offsets = nullptr;
   WEFT_TRY(read(*call, &from));

@@ -41,15 +41,15 @@ struct Algorithm {
 inline bool always(const Shape&) {
   return true;
 }
-// For algorithms that are used only when they are forced.
+// Algorithm::applies of algorithms that are used only when they are forced.
 inline bool never(const Shape&) {
   return false;
 }
 
-// The one-shot limit of the table, in bytes: used where nothing is known about the network.
+// Returns the limit in bytes up to which all_reduce uses one_shot where it was neither measured nor given.
 inline uint64_t table_one_shot(int ranks) {
-  // With two ranks, one round sends as many bytes as the two rounds of `direct`. Measured:
-  // docs/performance.md.
+  // With two ranks one_shot sends as many bytes as `direct`, in one round instead of two, so the limit is
+  // higher. Measured: docs/performance.md.
   constexpr uint64_t kPairBytes = 256 * 1024;
   constexpr uint64_t kAllBytes = 64 * 1024;  // of all ranks' vectors
   return ranks <= 2 ? kPairBytes : kAllBytes / static_cast<uint64_t>(ranks);
@@ -81,7 +81,8 @@ inline Slice chunk_of(const Slice& slice, uint64_t index, uint64_t elements) {
   return {slice.begin + begin, std::min(elements, slice.count - begin)};
 }
 
-// Elements of a chunk where chunks of all peers are held at once. It keeps scratch memory at about 2 MiB.
+// Returns the elements of a chunk for algorithms that hold one chunk of every peer at the same time. Their
+// scratch memory is then about 2 MiB.
 inline uint64_t chunk_elements(const Shape& shape) {
   const uint64_t budget = (uint64_t{2} << 20) / static_cast<uint64_t>(std::max(shape.size, 1));
   return std::clamp<uint64_t>(budget, 64 * 1024, 512 * 1024) / shape.element;

@@ -102,7 +102,7 @@ Status agree(const BackendArgs& args, uint64_t* found, bool* can) {
   return {};
 }
 
-// Measures, with memory for the largest operation.
+// Runs the measurement. memory: enough for the largest operation.
 Status try_out(const LaneContext& lanes, bool takes_part, const BackendArgs& args, std::byte* memory,
                uint64_t* found) {
   std::optional<uint64_t> one_shot;

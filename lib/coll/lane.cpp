@@ -273,7 +273,7 @@ void TransportLane::run(const Work& work, uint64_t begin, uint64_t count) {
   context_.host.fold(fold);
 }
 
-// See Schedule::begin.
+// Returns the scales that a kind of work applies, as Schedule::begin describes.
 void TransportLane::scales(WorkKind kind, double* prescale, double* postscale) const {
   const bool narrow = is_float(args_.dtype) && dtype_size(args_.dtype) == 2;
   if (kind == WorkKind::kFold || kind == WorkKind::kBegin) *prescale = args_.prescale;

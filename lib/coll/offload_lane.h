@@ -38,7 +38,7 @@ class OffloadLane final : public CollectiveLane {
   std::vector<int> absent() const override { return below() ? below_.absent() : std::vector<int>(); }
   void share_waits(WaitStats* stats) override { below_.share_waits(stats); }
   const char* algorithm() const override { return own_ ? offload_.name() : below_.algorithm(); }
-  // Unknown for operations of the library.
+  // Returns nothing for an operation that the library executes, because it does not report its bytes.
   std::optional<uint64_t> moved_bytes() const override {
     return own_ ? std::optional<uint64_t>() : below_.moved_bytes();
   }

@@ -41,8 +41,8 @@ class OverTransport final : public Collectives {
   bool settled() override { return transport_->settled(); }
   bool progress() override { return transport_->progress(); }
   bool outlives_sender() const override { return transport_->outlives_sender(); }
-  // The library's operations involve all ranks. Ranks with equal ended() counts have each other's
-  // contribution to them.
+  // Counts messages, and the operations of the library. Those involve all ranks: two ranks with equal ended()
+  // counts have each other's contributions to them.
   uint64_t sent_to(int rank) const override { return transport_->sent_to(rank) + ended(); }
   uint64_t received_from(int rank) const override { return transport_->received_from(rank) + ended(); }
   std::shared_ptr<Arena> arena() override { return arena_; }

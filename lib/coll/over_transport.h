@@ -13,7 +13,8 @@
 
 namespace weft {
 
-// host and clock outlive the result, and lanes do not outlive it. arena: see BackendArgs.
+// Makes the collectives. host and clock outlive the result, and lanes do not outlive it. arena: see
+// BackendArgs.
 std::unique_ptr<Collectives> over_transport(std::unique_ptr<Transport> transport, int rank, int size,
                                             const DeviceOps& host, Clock& clock,
                                             const coll::Forced& forced = {},

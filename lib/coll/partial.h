@@ -6,7 +6,7 @@
 
 namespace weft::coll {
 
-// The largest power of two that is at most n.
+// Returns the largest power of two that is at most n.
 inline int power_below(int n) {
   int power = 1;
   while (power * 2 <= n) power *= 2;
@@ -27,7 +27,7 @@ class Partners {
   int mate() const { return rank_ ^ 1; }
   int index() const { return paired() ? rank_ / 2 : rank_ - paired_ / 2; }
   int rank_of(int index) const { return index < paired_ / 2 ? 2 * index : index + paired_ / 2; }
-  // Ranks below this one are those that the first `index` partners act for.
+  // Returns the number of ranks for which the first `index` partners act; these are the lowest ranks.
   int ranks_below(int index) const { return index <= paired_ / 2 ? 2 * index : index + paired_ / 2; }
 
  private:
@@ -36,7 +36,8 @@ class Partners {
   int paired_;
 };
 
-// Begins a partial result of the whole vector in the target, and combines each pair. Uses step 0.
+// Begins the partial result in the target with this rank's vector. In a pair the waiting rank sends its
+// vector to the acting rank, which adds it. Messages have step number 0.
 inline void begin_partners(const Shape& shape, Schedule& schedule, const Partners& partners, Ref room) {
   if (partners.waits()) {
     schedule.send(partners.mate(), 0, source(), shape.bytes());

@@ -86,7 +86,7 @@ class Schedule {
   // It is then done while the messages are in flight.
   void meanwhile() { meanwhile_end_ = static_cast<uint32_t>(works_.size()); }
   void end_round();
-  // Memory for the whole operation, aligned to 64 bytes.
+  // Reserves scratch memory for the whole operation, aligned to 64 bytes.
   Ref scratch(uint64_t bytes);
   // Called after the algorithm: makes every rank send to and receive from every other rank in the first
   // round, even if only to compare descriptors. So a rank that completes an operation knows that all ranks
@@ -96,7 +96,7 @@ class Schedule {
   std::span<const Round> rounds() const { return rounds_; }
   std::span<const Transfer> transfers(size_t round) const;
   std::span<const Work> works(size_t round) const;
-  size_t meanwhile(size_t round) const;  // how many of the first works
+  size_t meanwhile(size_t round) const;  // number of works that await no message; they come first
   std::span<const Ref> inputs(const Work& work) const {
     return std::span(inputs_).subspan(work.first_input, work.input_count);
   }

@@ -281,7 +281,8 @@ void StagedLane::abandon() {
   if (communicating()) inner_->abandon();
 }
 
-// Includes this process while its own device copies.
+// Returns the ranks that write into this process's memory. This rank is one of them while its own device
+// copies.
 std::vector<int> StagedLane::writers() const {
   std::vector<int> writers = communicating() ? inner_->writers() : std::vector<int>{};
   if (staging_ == nullptr) return writers;

@@ -12,8 +12,9 @@
 
 namespace weft::coll {
 
-// Describes what a chunk of each of a collective's blocks is copied to and from. A buffer's blocks lie one
-// behind the other, with `count` elements each, as in all_gather's dst, or where the call's lists say.
+// Describes the blocks of a collective, of which one chunk each is in pinned memory at a time. A buffer's
+// blocks lie one behind the other, with `count` elements each, as in all_gather's dst, or where the call's
+// lists say.
 struct StagedShape {
   int in = 0;             // blocks of src on this rank
   int out = 0;            // blocks of dst

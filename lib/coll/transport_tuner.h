@@ -15,8 +15,8 @@ class TransportTuner {
   // ranks: LaneContext of the communicator. memory: enough for the largest operation; it stays zero. ranks,
   // args and memory outlive this object.
   TransportTuner(const LaneContext& ranks, const BackendArgs& args, std::byte* memory);
-  // See CrossoverSearch::Run. An error is reported to the other ranks; after it nothing more can be run on
-  // any rank.
+  // Runs and times one all_reduce (CrossoverSearch::Run). An error is reported to the other ranks; after it
+  // nothing more can be run on any rank.
   Status run(bool one_shot, uint64_t bytes, uint64_t* slowest_ns, uint64_t* elapsed_ns);
 
  private:

@@ -16,8 +16,8 @@ namespace weft::coll {
 class VariableCall {
  public:
   // `from` and `to` are as in Blocks; if their offsets are null, blocks lie one after the other. Fills args'
-  // blocks, count, tag and program; the caller has filled the rest. The caller has checked the counts: their
-  // sums are small enough. on_device: the call will have a device when it runs.
+  // blocks, count, tag and composite; the caller has filled the rest. The caller has checked the counts:
+  // their sums are small enough. on_device: the call will have a device when it runs.
   VariableCall(const Collectives& collectives, int rank, int size, const BlockList& from, const BlockList& to,
                CollectiveArgs* args, bool on_device = false);
 

@@ -138,7 +138,8 @@ class Pieces final : public VariableComposite {
     return {};
   }
 
-  // The piece of a block: its bytes, and where it begins in the list's buffer.
+  // bytes() returns the bytes of the current piece of a block, and start() where it begins in the list's
+  // buffer.
   uint64_t bytes(const BlockList& list, int rank) const {
     const uint64_t count = list.count(rank);
     return std::min(count_, count - std::min(count, begin_)) * element_;
@@ -218,7 +219,7 @@ class Agreed final : public VariableComposite {
 
  private:
   uint64_t* rows() const { return reinterpret_cast<uint64_t*>(scratch_.get()); }
-  // The counts that the rank sends to each rank, followed by those that it receives from each.
+  // Returns the counts that a rank sends to each rank, followed by those that it receives from each.
   const uint64_t* row(int rank) const {
     return rows() + static_cast<uint64_t>(rank) * 2 * static_cast<uint64_t>(size_);
   }
@@ -247,7 +248,8 @@ class Agreed final : public VariableComposite {
     return {};
   }
 
-  // All ranks compare the same counts, and name the same pair.
+  // Compares the counts of every pair of ranks. All ranks have the same counts, so their errors name the same
+  // pair.
   Status compare(uint64_t* longest) const {
     for (int from = 0; from < size_; from++) {
       for (int to = 0; to < size_; to++) {

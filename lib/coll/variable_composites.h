@@ -12,7 +12,7 @@ namespace weft::coll {
 // device memory.
 bool skewed(const CollectiveArgs& args, int size);
 
-// Makes the composite operation. It copies args, which is complete except for the program. executes: the lane
+// Makes the composite operation. It copies args, which is complete except for `composite`. executes: the lane
 // executes the collective itself once the ranks have compared their counts.
 std::unique_ptr<Composite> variable_composite(const CollectiveArgs& args, int rank, int size, bool executes);
 

@@ -48,9 +48,8 @@ class Accelerator {
   virtual bool notice_use() = 0;
   virtual int device_count() const = 0;
 
-  // The calling thread's current device.
-  // within() runs work of other libraries with `device` as the thread's current device, and so that graph
-  // captures on other threads do not make it fail.
+  // current_device() returns the calling thread's current device. within() runs work of other libraries with
+  // `device` as the thread's current device, and so that graph captures on other threads do not make it fail.
   virtual Status current_device(int* device) = 0;
   virtual Status within(int device, const std::function<Status()>& work) = 0;
 
@@ -81,25 +80,25 @@ class Accelerator {
   // Sets *done if the work before the event's last record has completed. Returns errors of the device.
   virtual Status query(int device, DeviceEvent event, bool* done) = 0;
 
-  // Device memory with undefined contents. Freeing may wait for the device.
+  // Allocate and free device memory, whose contents are undefined at first. Freeing may wait for the device.
   virtual Status allocate(int device, uint64_t size, std::byte** memory) = 0;
   virtual void free(int device, std::byte* memory) = 0;
-  // Host memory that all devices can access, allocated through this one. pin() registers memory that Weft
-  // owns, until unpin().
+  // Allocate and free host memory that all devices can access, through this device. pin() registers memory
+  // that Weft owns, until unpin().
   virtual Status allocate_pinned(int device, uint64_t size, std::byte** memory) = 0;
   virtual void free_pinned(std::byte* memory) = 0;
   virtual Status pin(int device, std::byte* memory, uint64_t size) = 0;
   virtual void unpin(std::byte* memory) = 0;
 
-  // Enqueued on the stream. copy: between pinned and device memory, in either direction. wait_value: holds
-  // the stream until *word, in pinned memory, has reached `value`, compared modulo 2^32.
+  // Enqueue work on the stream. copy: between pinned and device memory, in either direction. wait_value:
+  // holds the stream until *word, in pinned memory, has reached `value`, compared modulo 2^32.
   virtual Status copy(int device, DeviceStream stream, std::byte* dst, const std::byte* src,
                       uint64_t size) = 0;
   virtual Status wait_value(int device, DeviceStream stream, uint32_t* word, uint32_t value) = 0;
   // Loads the kernels on the device, so that no launch has to. CUDA's lazy loading may wait for the device,
   // and so for a stream that waits for Weft. Called before a stream of the program is held. May take long.
   virtual Status load_kernels(int device) = 0;
-  // Enqueued on the stream: kernels (lib/kernels/cuda) with results bitwise equal to the host's.
+  // Enqueue kernels (lib/kernels/cuda) on the stream. Their results are bitwise equal to the host's.
   virtual Status copy_pieces(int device, DeviceStream stream, const CopyPiecesArgs& args) = 0;
   virtual Status accumulate_pieces(int device, DeviceStream stream, const CopyPiecesArgs& args) = 0;
   virtual Status fold(int device, DeviceStream stream, const FoldKernelArgs& args) = 0;
@@ -107,8 +106,8 @@ class Accelerator {
   virtual Status dequantize(int device, DeviceStream stream, const DequantizeArgs& args) = 0;
   virtual Status squares(int device, DeviceStream stream, const SquaresKernelArgs& args) = 0;
   virtual Status low_rank(int device, DeviceStream stream, const LowRankArgs& args) = 0;
-  // As low_rank, by the vendor's library (cuBLAS on CUDA) where it is installed: faster, but with its own
-  // summation order. The first call on a device takes long.
+  // Computes the same products as low_rank with the vendor's library (cuBLAS on CUDA) where it is installed:
+  // faster, but in that library's summation order. The first call on a device takes long.
   virtual Status low_rank_fast(int device, DeviceStream stream, const LowRankArgs& args) = 0;
   virtual Status orthonormalize(int device, DeviceStream stream, const OrthonormalArgs& args) = 0;
   virtual Status select(int device, DeviceStream stream, const SelectArgs& args) = 0;

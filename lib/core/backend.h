@@ -60,7 +60,7 @@ struct BackendArgs {
   int node = -1;
 };
 
-// Fail point: a test may inject a failure of this rank here.
+// A fail point: a test may make this rank stop, end or fail here (core/failpoints.h).
 inline Status reach(const BackendArgs& args, FailPlace place, uint64_t number) {
   return args.failpoints == nullptr ? Status() : args.failpoints->reach(place, number, 0, args.clock);
 }
@@ -68,8 +68,8 @@ inline Status reach(const BackendArgs& args, FailPlace place, uint64_t number) {
 struct Backend {
   const char* name;
   const char* summary;  // one line for `weft info`
-  // If the user names no backend, the highest that all ranks can use is chosen; below 0: never chosen
-  // automatically.
+  // If the user names no backend, the one with the highest preference among those that all ranks can use is
+  // chosen. Below 0: never chosen automatically.
   int preference;
   // Returns ok, or kUnavailable with the reason; *detail describes what the backend will use. Cheap, and
   // without communication.
@@ -86,7 +86,7 @@ struct Backend {
   // moves messages between hosts. A composed backend has no probe of its own.
   const Backend* local = nullptr;
   const Backend* across = nullptr;
-  // Where local is a device backend: the host backend that it is built on, inside a host.
+  // If `local` is a device backend: the host backend that it is built on. Otherwise null.
   const Backend* under = nullptr;
   const void* self = nullptr;  // passed to the backend's functions in BackendArgs
   // Executes collectives of device memory, and is built on another backend for host memory. The backend

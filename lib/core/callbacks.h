@@ -61,7 +61,7 @@ class Callbacks {
   using Mark = CallbackMark;
 
  private:
-  // Outlives this object if the program's code does.
+  // Outlives this object while a callback of the program has not returned.
   struct Queue {
     void run_posted();
     void loop();

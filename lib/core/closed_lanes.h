@@ -19,7 +19,8 @@ namespace weft {
 class ClosedLanes {
  public:
   struct Entry {
-    // At rest; continues at its next slot; null: could not be opened on this rank.
+    // The closed lane, whose memory is released (rest()); it continues at next_slot. Null: it could not be
+    // opened on this rank.
     std::shared_ptr<CollectiveLane> impl;
     uint64_t next_slot = 0;
   };
@@ -31,10 +32,11 @@ class ClosedLanes {
   // Reads a rank's closed lanes; returns an empty set for a truncated message. The bytes come from other
   // processes and are not trusted.
   static Published read(ByteReader* message);
-  // Compares the closed lanes of all ranks, this one included. Empty: nothing is known.
+  // Compares the closed lanes of all ranks, this one included. published: by rank; empty if they are unknown,
+  // so that no lane is reused.
   void compare(const std::vector<Published>& published);
-  // Takes the lowest lane that every rank had closed at that time after the same number of operations.
-  // Returns false if there is none.
+  // Takes the lowest lane that, at the last compare(), every rank had closed after the same number of
+  // operations. Returns false if there is none.
   bool take(uint32_t* id, Entry* lane);
 
  private:

@@ -18,7 +18,7 @@ bool equal_but_for_tag(Descriptor a, const Descriptor& b) {
   return a == b;
 }
 
-// Advice on what all ranks must do so that the two calls agree.
+// Returns advice on what all ranks must do so that the two calls agree.
 const char* remedy(const Descriptor& a, const Descriptor& b) {
   const auto kind = static_cast<Coll>(a.coll);
   const bool same_slot = a.tag / kTagSlot == b.tag / kTagSlot && a.tag >= kTagSlot;

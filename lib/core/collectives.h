@@ -58,8 +58,9 @@ struct Descriptor {
 };
 static_assert(sizeof(Descriptor) == 32);
 
-// The call that an operation among some of its ranks belongs to (lib/coll/hierarchical). Ranks compare this
-// call, and errors show it.
+// The user's call of which an operation is a part. lib/coll/hierarchical executes one call as several
+// operations, each among some of the ranks. The ranks of each operation compare the whole call, and errors
+// show it.
 struct WholeCall {
   Descriptor descriptor;
   uint64_t slot = 0;
@@ -74,8 +75,8 @@ struct BlockList {
 };
 
 // The block lists of a collective with blocks of different sizes: `from` for this rank's input, `to` for its
-// output. A list that a collective does not need, because there is a single block, has the counts of the
-// other.
+// output. If one side has a single block, the collective does not need its list, which then has the counts of
+// the other one.
 struct Blocks {
   BlockList from;
   BlockList to;
@@ -194,12 +195,13 @@ class CollectiveLane {
   // until the next call; null: none. No operation may be running. Lanes that do not send messages to each
   // rank exchange none.
   virtual void share_waits(WaitStats* /*stats*/) {}
-  // Static name of the algorithm of the last started operation.
+  // Returns the name of the algorithm of the last started operation, a static string.
   virtual const char* algorithm() const = 0;
-  // Bytes that this rank has moved for the last operation, once it is complete: the data of its messages, or
-  // the data that it has written into shared memory and read from that of other ranks. Empty if not counted.
+  // Returns the bytes that this rank has moved for the last operation, once it is complete: the data of its
+  // messages, or the data that it has written into shared memory and read from that of other ranks. Empty if
+  // not counted.
   virtual std::optional<uint64_t> moved_bytes() const { return {}; }
-  // Memory that this lane alone has allocated for its operations so far and keeps. Any thread.
+  // Returns the bytes of memory that this lane has allocated for its operations and keeps. Any thread.
   virtual uint64_t memory_bytes() const { return 0; }
   // Releases the lane's memory: the lane is closed and kept for reuse. No operation is running.
   virtual void rest() {}
@@ -236,7 +238,7 @@ class Collectives {
   // Returns true if its lanes execute the collective themselves. Other collectives are composed of those
   // (core/composite.h).
   virtual bool executes(Coll coll) const { return coll <= Coll::kRecv; }
-  // As executes, for buffers on a device.
+  // Returns the same as executes(), for buffers on a device.
   virtual bool executes_on_device(Coll coll) const { return executes(coll); }
   // Returns true if it executes any collective from device to device.
   virtual bool on_device() const { return false; }
@@ -260,7 +262,8 @@ class Collectives {
   virtual bool outlives_sender() const { return true; }
   virtual uint64_t sent_to(int /*rank*/) const { return 0; }
   virtual uint64_t received_from(int /*rank*/) const { return 0; }
-  // Memory that peers access directly. Never null. A communicator that is shrunk from this one takes it over.
+  // Returns the memory that peers access directly. Never null. A communicator that is shrunk from this one
+  // takes it over.
   virtual std::shared_ptr<Arena> arena() = 0;
   // Returns the position of a range of this rank's arena as a number from which other ranks find it. False if
   // they cannot access it. Any thread.

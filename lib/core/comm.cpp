@@ -85,7 +85,8 @@ Status Comm::make_lane(const LaneKey& key, bool overlapping, Executes* executes)
   return {};
 }
 
-// Called with lanes_mutex_ held: close() sets closed_ before it takes the lanes.
+// Adds a lane. Called with lanes_mutex_ held, so that close(), which sets closed_ before it takes the lanes,
+// misses none.
 void Comm::add_lane(const LaneKey& key, Executes executes, uint64_t first, std::shared_ptr<Lane>* lane) {
   auto made = std::make_shared<Lane>(*this, key, std::move(executes.impl), first, std::move(executes.second));
   lanes_.reserve(lanes_.size() + 1);

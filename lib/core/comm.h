@@ -67,7 +67,7 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   const CommOptions& options() const { return options_; }
   // Identifies this communicator among the generations that were shrunk from each other.
   const Generation& generation() const { return generation_; }
-  // Fail point: a test may inject a failure of this rank here.
+  // A fail point: a test may make this rank stop, end or fail here (core/failpoints.h).
   Status reach(FailPlace place, uint64_t number = 0, uint64_t stage = 0) {
     return options_.failpoints == nullptr
                ? Status()
@@ -109,8 +109,8 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   // order it then follows. If the program may call collectives at the same time, pass a separate lane.
   Status agree(ByteView mine, std::vector<Bytes>* all, Deadline deadline,
                const std::shared_ptr<Lane>& lane = nullptr);
-  // As agree() over the user's lane, before lanes are opened: the ranks also exchange which lanes they have
-  // closed. beside: a communicator of some of these ranks that opens a lane as well, or null.
+  // Does what agree() over the user's lane does, before lanes are opened: the ranks also exchange which lanes
+  // they have closed. beside: a communicator of some of these ranks that opens a lane as well, or null.
   Status agree_to_open(Comm* beside, ByteView mine, std::vector<Bytes>* all, Deadline deadline);
 
   // Fails the communicator. The first failure is kept, is sent to the other ranks if `tell`, and completes
@@ -150,9 +150,9 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
     return departed_[static_cast<size_t>(rank)].load(std::memory_order_acquire);
   }
 
-  // Algorithm of the operation that completed last, on any lane.
+  // Returns the algorithm of the operation that completed last, on any lane.
   const char* last_algorithm() const { return last_algorithm_.load(std::memory_order_relaxed); }
-  // Number of completed operations on all lanes, including closed ones.
+  // Returns the number of completed operations on all lanes, including closed ones.
   uint64_t operations() const { return operations_.load(std::memory_order_relaxed); }
   // Called by a lane, under the progress lock.
   void count_operation(const char* algorithm) {
@@ -175,7 +175,7 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   void on_broken(const Status& why) noexcept override;
 
  private:
-  // The executors of a lane's operations; second: as Lane's.
+  // The executors of a lane's operations. second: for a pipelined lane; null for others (Lane's constructor).
   struct Executes {
     std::shared_ptr<CollectiveLane> impl, second;
   };

@@ -23,7 +23,7 @@ class Composite {
   // megabyte). All ranks get the same stages. On entry *stage is a barrier with the call's dtype and device.
   // A stage on host memory of its own clears the device.
   virtual Status next(CollectiveArgs* stage, Next* what) = 0;
-  // Static algorithm name; null: that of the last stage.
+  // Returns the algorithm's name, a static string; null: the name is that of the last stage.
   virtual const char* name() const = 0;
 };
 

@@ -60,12 +60,12 @@ class Context : public std::enable_shared_from_this<Context> {
   Status close();
 
   Clock& clock() { return *clock_; }
-  // Null under a simulated clock.
+  // Returns the system clock; null under a simulated clock.
   SystemClock* system_clock() { return system_clock_; }
   Log& log() { return log_; }
   Engine& engine() { return engine_; }
   Callbacks& callbacks() { return callbacks_; }
-  // Null if there is no accelerator module. If not null, it may still not work on this machine.
+  // Returns the accelerator; null if there is no accelerator module. It may still not work on this machine.
   Accelerator* accelerator() const { return options_.accelerator.get(); }
   // Loads the accelerator's library on the first call. Returns ok with a description in *detail, or
   // kUnavailable with the reason.
@@ -75,14 +75,15 @@ class Context : public std::enable_shared_from_this<Context> {
   const DeviceOps& host() const { return *options_.host; }
   const ContextOptions& options() const { return options_; }
   bool forked() const { return guard_.forked(); }
-  // Interrupt source that blocking calls on the context's objects poll.
+  // Returns the interrupt source that blocking calls on the context's objects poll.
   const Interrupt::Source& interrupt() const { return interrupt_; }
 
   // Numbers the communicators that this context creates through a store.
   uint64_t next_rendezvous() { return rendezvous_.fetch_add(1); }
   void add_comm(const std::shared_ptr<Comm>& comm);
 
-  // Null when no trace is running. The sink lives as long as the context.
+  // Returns the sink of the running trace; null when no trace is running. The sink lives as long as the
+  // context.
   TraceSink* trace() const { return trace_.load(std::memory_order_acquire); }
   void set_trace(TraceSink* sink) { trace_.store(sink, std::memory_order_release); }
   // Keeps an object alive as long as the context (a trace recorder).

@@ -35,7 +35,7 @@ class Postbox {
   static constexpr uint32_t kFailed = UINT32_MAX;  // round of the message that reports a failure
   static constexpr size_t kEntryBytes = 128;
 
-  // take() is called with mutex_ held; forget() acquires it. Bytes that they remove no longer count.
+  // take() is called with mutex_ held; forget() acquires it. Both subtract the removed bytes from held_.
   Received take(const Key& key);
   void forget(const Key& first, const Key& last);
 

@@ -18,10 +18,10 @@ class CrossoverSearch {
   // elapsed_ns: time since the first run began. Both are equal on all ranks.
   using Run = std::function<Status(bool small, uint64_t bytes, uint64_t* slowest_ns, uint64_t* elapsed_ns)>;
 
-  // sizes are in bytes, in ascending order.
-  // most_ns limits the total time of one run with each algorithm. Sizes that are expected to take longer are
-  // left out. From the first size that takes more than a quarter of it, sizes run in every third repeat only.
-  // Of the times of a size and an algorithm, the 1 / part quantile counts.
+  // sizes are in bytes, in ascending order. most_ns limits the total time of one run with each algorithm.
+  // Sizes that are expected to take longer are left out. The first size that takes more than a quarter of
+  // most_ns, and all larger ones, run in every third repeat only. Of the times of a size and an algorithm,
+  // the 1 / part quantile counts.
   explicit CrossoverSearch(std::span<const uint64_t> sizes, uint64_t most_ns = UINT64_MAX, size_t part = 4);
 
   // Runs every size once with each algorithm, back to back; the order of the two alternates between repeats.
@@ -31,7 +31,7 @@ class CrossoverSearch {
 
   // Drops the first size that has fewer than least_runs runs with either algorithm, and all larger sizes.
   void leave_out(size_t least_runs);
-  // The remaining sizes.
+  // Returns the remaining sizes.
   const std::vector<uint64_t>& sizes() const { return sizes_; }
   // Returns how many of the sizes use the small algorithm. The choice tolerates timing noise: a boundary's
   // loss is the sum over all sizes of the logarithm of the slowdown. Of the boundaries within `equal` of the
@@ -46,7 +46,7 @@ class CrossoverSearch {
   const uint64_t most_ns_;
   const size_t part_;
   std::vector<std::vector<uint64_t>> small_ns_, large_ns_;  // per size, one entry per repeat
-  // Per size, the sum of both algorithms in the last repeat.
+  // Per size, the sum of both algorithms' times in the last repeat.
   std::vector<uint64_t> both_ns_;
   int repeats_ = 0;
 };

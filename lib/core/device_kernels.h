@@ -27,7 +27,7 @@ struct CopyPiecesArgs {
   double scale;
 };
 
-// As DeviceOps::fold.
+// Arguments of the kernel that computes what DeviceOps::fold computes.
 struct FoldKernelArgs {
   static constexpr int kMost = 64;
   const std::byte* inputs[kMost];
@@ -165,7 +165,8 @@ constexpr uint64_t select_scratch(uint64_t count) {
 // Threads per block, for all kernels.
 inline constexpr uint32_t kKernelThreads = 256;
 inline constexpr uint64_t kFoldElementsPerBlock = 4096;
-// Threads that process one block of QuantizeArgs or one range of squares.
+// Number of threads that together process one block of values (QuantizeArgs), or one range of values whose
+// squares are summed (SquaresKernelArgs).
 inline constexpr uint32_t kKernelLanes = 32;
 inline constexpr uint32_t kKernelGroups = kKernelThreads / kKernelLanes;
 

@@ -79,15 +79,15 @@ class Engine {
     return poll_until<true>(done, deadline, idle);
   }
 
-  // As above, and calls helper.help() between polls when helper.wanted(last poll) is true
+  // Does the same, and calls helper.help() between polls when helper.wanted(last poll) is true
   // (StageWorker::Helper).
   template <class Done, class Helper>
   bool wait(Done&& done, Deadline deadline, Helper& helper) {
     return poll_until<true>(done, deadline, helper);
   }
 
-  // As wait(), but no interrupt ends it. For operations that must end before their memory is released, and
-  // whose duration the library bounds.
+  // Waits as wait() does, but no interrupt ends it. For operations that must end before their memory is
+  // released, and whose duration the library bounds.
   template <class Done>
   bool settle(Done&& done, Deadline deadline) {
     Idle idle;
@@ -101,7 +101,8 @@ class Engine {
     return work();
   }
 
-  // As locked(), but returns false if another thread holds the lock. Otherwise returns the result of `work`.
+  // Does what locked() does, but returns false if another thread holds the lock. Otherwise returns the result
+  // of `work`.
   template <class Work>
   bool try_locked(Work&& work) {
     const Hold hold(*this, std::unique_lock(progress_mutex_, std::try_to_lock));

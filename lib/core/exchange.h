@@ -33,7 +33,8 @@ class Exchange {
   // watch_fd becomes readable when another rank may have failed (-1: none). While check() returns ok the wait
   // may continue; it never blocks. kInterrupted: the program ends the call.
   virtual int watch_fd() const { return -1; }
-  // Virtual for modules: only libweft.so, which owns the exchange, can see the program's interrupt.
+  // check() is virtual for the sake of modules: only libweft.so, which owns the exchange, can see the
+  // program's interrupt.
   virtual Status check() {
     WEFT_TRY(Interrupt::check());
     return news();

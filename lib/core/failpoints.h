@@ -19,7 +19,8 @@ enum class FailPlace : uint8_t {
   kOperation,  // before an operation of any lane starts; number: its slot
   kStage,      // before a hook's stage, or the copies that replace it; number: the bucket, stage: the stage
   kLeaving,    // before the goodbye; cannot fail
-  // Before memory is allocated: 0 by weft_comm_alloc, 1 for a reducer's buckets, 2 for a hook's scratch.
+  // Before memory is allocated. number: 0 in weft_comm_alloc, 1 for a reducer's buckets, 2 for a hook's
+  // scratch.
   kMemory,
   kSystem,  // before the system calls that create a backend's shared memory (0) or open its network (1)
   // In shm, before each write into peers' memory, after the fence, or into staging; number: the operation's

@@ -26,9 +26,10 @@ class GraphLane {
   virtual Status connect(ByteView id) = 0;
   virtual Status connected(bool* done) = 0;
 
-  // Device memory for buffers; freed once neither this object nor any graph is left.
+  // Allocates device memory for buffers. It is freed once neither this object nor any graph is left.
   virtual Status allocate(uint64_t size, std::byte** memory) = 0;
-  // The stream it works on. Work joins a capture through an event recorded in it. Constant.
+  // Returns the stream on which it works; constant. The stream joins a capture by waiting for an event that
+  // was recorded in it.
   virtual DeviceStream stream() const = 0;
   // Enqueues an in-place all-reduce that Collectives::takes on stream(). If stream() has joined a capture,
   // the operation is part of that capture on return. table: table_bytes() of pinned memory, read at every

@@ -41,7 +41,7 @@ struct ErrorMemory {
 class Hook {
  public:
   virtual ~Hook() = default;
-  // Name and parameters as one string, which must be equal on all ranks.
+  // Returns name and options as one string, which must be equal on all ranks.
   virtual std::string name() const = 0;
   // Declares the collectives and the scratch memory of a bucket. Called when a plan is made.
   virtual Status plan(const weft_bucket& bucket, weft_hook_plan* plan) = 0;
@@ -82,11 +82,11 @@ class Hook {
   virtual Status load(ByteView /*state*/) { return {}; }
   virtual uint64_t memory_bytes() const { return 0; }  // of its state
 
-  // The communicator of its collectives and averages; null: the reducer's. Set before its first plan.
+  // Returns the communicator of its collectives and averages; null: the reducer's. Set before its first plan.
   const std::shared_ptr<Comm>& comm() const { return comm_; }
   void set_comm(std::shared_ptr<Comm> comm) { comm_ = std::move(comm); }
 
-  // Completes stages that set `pending`, by the generation of their token.
+  // Returns the gate through which pending stages complete: it finds a stage by the generation of its token.
   virtual StageGate& gate() { return gate_; }
   virtual HookTurn& turn() { return turn_; }
 

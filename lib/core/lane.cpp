@@ -105,7 +105,7 @@ bool Lane::polled() {
     one.over = poll == Poll::kFinished;
     advanced = advanced || one.over || poll == Poll::kAdvanced;
     if (!one.over || slot == oldest_ || one.impl->result().ok()) continue;
-    // An earlier operation may wait for data that will never arrive.
+    // The communicator fails at once: an earlier operation may wait for data that will never arrive.
     flight_.finished(slot, one.impl->algorithm(), false);
     comm_.fail(one.impl->result());
   }

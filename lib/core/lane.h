@@ -49,8 +49,8 @@ class Lane final : public Task {
   bool idle() const { return oldest_ == slot_ && ended_ == nullptr && !queued_; }  // needs the progress lock
 
   const LaneKey& key() const { return key_; }
-  // The executor and its next slot, for the next lane of this key once this lane is no longer used. Needs the
-  // progress lock. Not available with a second executor.
+  // Return the executor and its next slot, for the next lane of this key once this lane is no longer used.
+  // Needs the progress lock. Not available with a second executor.
   const std::shared_ptr<CollectiveLane>& impl() const { return runs_[0].impl; }
   uint64_t next_slot() const { return slot_; }
   uint64_t memory_bytes() const;  // any thread
@@ -58,7 +58,8 @@ class Lane final : public Task {
   // Returns true if the oldest running operation waits for `rank`. Needs the progress lock.
   bool waits_for(int rank) const { return oldest_ != slot_ && !abandoned_ && oldest().impl->waits_for(rank); }
 
-  // As CollectiveLane::share_waits. No operation may be queued or running. Needs the progress lock.
+  // Calls CollectiveLane::share_waits of the executors. No operation may be queued or running. Needs the
+  // progress lock.
   void share_waits(WaitStats* stats);
 
   // Returns this lane's part of the flight record. Both functions need the progress lock.

@@ -19,9 +19,9 @@ struct ShrinkOptions {
 using CreateGeneration = std::function<Status(Exchange& exchange, const Generation& generation,
                                               Deadline deadline, std::shared_ptr<Comm>* comm)>;
 
-// Collective over the survivors. kState: the communicator works, or was shrunk already; kMinority; kTimeout
-// names the ranks that did not call; kPeerFailed: the others continue without this rank; or the reason why it
-// could not be created.
+// Creates the communicator of the survivors. Collective over them. kState: the communicator works, or was
+// shrunk already; kMinority; kTimeout names the ranks that did not call; kPeerFailed: the others continue
+// without this rank; or the reason why it could not be created.
 Status shrink(const std::shared_ptr<Comm>& failed, const ShrinkOptions& options, const CreateGeneration& form,
               std::shared_ptr<Comm>* survivors);
 

@@ -18,7 +18,7 @@ class StageWaiter {
  public:
   explicit StageWaiter(Engine& engine) : engine_(engine) {}
   bool done() const { return done_.load(std::memory_order_acquire); }
-  // Valid once done.
+  // Returns the result of the stage; valid once done.
   const Status& result() const { return result_; }
 
  private:

@@ -10,7 +10,7 @@ namespace {
 
 // A helper wakes the worker thread for queued stages after this many polls in which it found other work.
 constexpr uint32_t kPatience = 8;
-// Running time after which a stage of a user hook may never return.
+// A stage of a user hook that has run for longer than this is treated as one that never returns.
 constexpr uint64_t kLongNs = 1'000'000'000;
 
 }  // namespace

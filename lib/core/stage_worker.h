@@ -76,7 +76,7 @@ class StageWorker {
     ~Helper();
     Helper(const Helper&) = delete;
     Helper& operator=(const Helper&) = delete;
-    // Called after a poll. True: call help.
+    // Called after a poll. True if the caller should call help().
     bool wanted(Poll last);
     // Runs a stage. Returns false if there was none for this thread.
     bool help();

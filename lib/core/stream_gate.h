@@ -20,7 +20,7 @@ class StreamGate {
  public:
   StreamGate(std::shared_ptr<Accelerator> accelerator, bool holds)
       : accelerator_(std::move(accelerator)), holds_(holds) {}
-  // All calls have left. Words that a stream has yet to pass are leaked.
+  // Frees the words. All calls have left; words that a stream has yet to pass are leaked.
   ~StreamGate();
   StreamGate(const StreamGate&) = delete;
   StreamGate& operator=(const StreamGate&) = delete;

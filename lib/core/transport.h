@@ -72,7 +72,7 @@ class Transport {
   virtual Offload* offload() { return nullptr; }
   virtual TransportCounters counters() const = 0;
   virtual int local_size() const { return 1; }  // ranks sharing this host's memory
-  // The networks that its messages use, for the user: "sysv/memory, tcp/eth0". Any thread.
+  // Returns the networks that its messages use, for the user: "sysv/memory, tcp/eth0". Any thread.
   virtual std::string transports() const { return {}; }
   virtual const char* name() const = 0;
 };

@@ -95,7 +95,7 @@ class WaitStats {
     words_[rank_] = first.pack() | uint64_t{second.pack()} << 32;
   }
 
-  // The word that messages carry.
+  // Returns the word that messages carry.
   uint64_t word() const { return words_[rank_]; }
   void received(int rank, uint64_t word) { words_[static_cast<size_t>(rank)] = word; }
 

@@ -79,7 +79,7 @@ class Link {
   // Ends all connections immediately. Called if in-flight frames are not completed in time. On return the
   // link reads no frame any more.
   virtual void stop() = 0;
-  // See Transport::settled and Transport::offload.
+  // Called by Transport::settled and Transport::offload, which describe them.
   virtual bool settled() = 0;
   virtual Offload* offload() { return nullptr; }
   // Returns the networks that frames to a peer use, as text for the user: "tcp/eth0".

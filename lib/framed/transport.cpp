@@ -17,7 +17,7 @@ constexpr int kStreamPieces = 16;
 // Most time from Link::close until the link has completed the frames of a cancelled send.
 constexpr int64_t kDrainMs = 2000;
 
-// The status of messages that are cancelled.
+// Returns the status of messages that are cancelled.
 Status closed() noexcept {
   return guarded(
       [] { return Status::error(Code::kCancelled, "the message was cancelled before it completed"); });

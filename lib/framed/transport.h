@@ -63,7 +63,7 @@ class FramedTransport final : public Transport, private LinkEvents {
   std::string transports() const override { return transports_; }
   const char* name() const override { return link_->name(); }
 
-  // For connect.cpp, before any message is posted.
+  // Functions for connect.cpp, before any message is posted.
   Status open(Bytes* address) { return link_->open(*this, address); }
   bool joins() const { return link_->joins(); }
   Status join(const std::vector<ByteView>& addresses) { return link_->join(addresses); }

@@ -15,7 +15,7 @@ using ConvertFunction = void (*)(const CopyArgs& args);
 
 namespace HWY_NAMESPACE {
 
-// Called with arguments that check_reduction accepts.
+// Fold floats or integers. Called with arguments that check_reduction accepts.
 void fold_floats(const FoldArgs& args);
 void fold_integers(const FoldArgs& args);
 

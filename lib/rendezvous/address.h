@@ -28,7 +28,7 @@ inline constexpr size_t kMaxUnixName = 107;  // capacity of sockaddr_un's path a
 // Parses an address. kArg states the reason.
 Status parse_address(const std::string& text, Address* address);
 
-// Without a secret only local addresses are allowed. kAuth states what to set.
+// Checks that a job without a secret uses a local address. kAuth states what to set.
 Status check_reach(const Address& address, bool secret);
 
 }  // namespace weft

@@ -17,7 +17,7 @@ constexpr std::array<std::byte, 8> kMagic = {std::byte{0x89}, std::byte{'W'}, st
                                              std::byte{'\n'}, std::byte{0x1a}};
 constexpr size_t kProofBytes = sizeof(Key);
 
-// Keyed BLAKE2b-256 of label and message.
+// Returns the keyed BLAKE2b-256 hash of label and message.
 Key keyed_hash(const Key& key, std::string_view label, ByteView message) {
   crypto_generichash_state state;
   crypto_generichash_init(&state, raw(key.data()), key.size(), sizeof(Key));

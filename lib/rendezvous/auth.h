@@ -34,8 +34,8 @@ struct AuthKey {
   static AuthKey open();
 };
 
-// Called once per process before anything else here; later calls are free. kInternal: no random number
-// source.
+// Initialises libsodium. Called before anything else here; only the first call in a process has an effect.
+// kInternal: no random number source.
 Status init_crypto();
 Key random_key();
 
@@ -75,9 +75,9 @@ class Handshake {
   // send them, then close. kAuth, kVersion; error texts refer to "this side" and "the other side".
   Status receive(ByteView bytes, size_t* consumed, Bytes* out);
   bool done() const { return stage_ == Stage::kDone; }
-  // The peer has sent a compatible hello; an unauthenticated client can do that too.
+  // True once the peer has sent a compatible hello; an unauthenticated client can do that too.
   bool greeted() const { return stage_ != Stage::kHello; }
-  // Valid when done.
+  // Returns the session keys; valid when done.
   const SessionKeys& keys() const { return keys_; }
 
  private:

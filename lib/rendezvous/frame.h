@@ -11,8 +11,9 @@
 
 namespace weft {
 
-// Largest frame before its sender has joined or sent its rank, and afterwards. The latter holds a message of
-// the largest size (Exchange::kMaxBytes, Control::kMaxMessage) and its header.
+// Largest frame that a receiver accepts: kSmallFrame until the sender has joined or sent its rank, then
+// kLargeFrame, which holds a message of the largest size (Exchange::kMaxBytes, Control::kMaxMessage) and its
+// header.
 inline constexpr size_t kSmallFrame = 4096;
 inline constexpr size_t kLargeFrame = (1u << 20) + 4096;
 

@@ -44,7 +44,7 @@ class SocketMesh final : public Control, public FdChannel {
   // the ranks.
   static Status make(Exchange& exchange, const MeshOptions& options, Clock& clock, Log& log,
                      std::unique_ptr<SocketMesh>* mesh);
-  // As stop(); then closes all connections. Peers that received no goodbye see this rank as lost.
+  // Does what stop() does, then closes all connections. Peers that received no goodbye see this rank as lost.
   ~SocketMesh() override;
 
   void start(ControlListener* listener) override;

@@ -48,15 +48,15 @@ struct SocketMesh::Core {
   MeshPeer* peer(int other) const;
   void wake();
 
-  // Group setup.
+  // Functions for group setup.
   Status take_process(MeshPeer& peer);
   Status read_early(MeshPeer& peer);
 
-  // Sending: any thread.
+  // Functions for sending. Any thread.
   void send(MeshPeer& peer, ByteView frame);
   bool flush(MeshPeer& peer);  // needs send_mutex; returns true if everything is written
 
-  // The control thread.
+  // Functions of the control thread.
   void run();
   void look(std::array<epoll_event, 64>& events);
   void begin();

@@ -17,16 +17,16 @@ class SecureStream {
   // Handles received bytes and appends the frames that they complete. On an error the connection must be
   // closed; the bytes in out() should still be sent.
   Status receive(ByteView bytes, std::vector<Bytes>* frames);
-  // Both sides have proved that they hold the key.
+  // True once both sides have proved that they hold the key.
   bool established() const { return reader_.has_value(); }
-  // The peer has sent Weft's hello; it may be unauthenticated.
+  // True once the peer has sent Weft's hello; it may be unauthenticated.
   bool greeted() const { return handshake_.greeted(); }
   // Sets the largest frame to accept; kSmallFrame at first.
   void set_limit(size_t limit);
 
   // Encrypts a frame into out(). Frames sent before the handshake is done are stored and follow then.
   void send(ByteView frame);
-  // The bytes to write to the socket; the caller erases what it has written.
+  // Returns the bytes to write to the socket; the caller erases what it has written.
   Bytes& out() { return out_; }
 
  private:

@@ -46,11 +46,11 @@ class Group {
   void lost(int rank, const Status& why);
 
   bool failed() const { return !failure_.ok(); }
-  // No member is present.
+  // True if no member is present.
   bool empty() const { return present_ == 0; }
   // Ranks were given different sizes, and some of them have not arrived yet to receive the error.
   bool awaits_latecomers() const { return answered_ < expected_; }
-  // All ranks have joined.
+  // True if all ranks have joined.
   bool complete() const { return present_ + left_ == size_; }
 
  private:

@@ -36,7 +36,7 @@ class StoreServer {
   // Stops immediately.
   ~StoreServer();
 
-  // The listening address, with the chosen port.
+  // Returns the listening address, with the chosen port.
   const Address& address() const;
   // Rejects new clients (they retry elsewhere or later), lets the members of complete groups finish until the
   // deadline, then ends. Any thread, once.

@@ -27,7 +27,7 @@ void Session::on_missing(const Missing& missing) {
 void Session::on_failed(const Status& status) {
   group_ = nullptr;
   rounds_.clear();
-  // Bounded by the group's other sessions: the server gives closing ones a deadline (see say_goodbye).
+  // No deadline is needed here: the server gives closing sessions one (say_goodbye).
   connection_.send(encode_failed(status));
   closing_ = true;
 }

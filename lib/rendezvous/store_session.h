@@ -19,10 +19,10 @@ class Session final : public GroupMember {
   Group* group() const { return group_; }
   int rank() const { return rank_; }
   bool unauthenticated() const { return !joined_; }
-  // When the client was accepted, or sent its hello.
+  // Returns the time at which the client was accepted, or sent its hello.
   uint64_t since_ns() const { return since_ns_; }
   void set_greeted(uint64_t now_ns) { since_ns_ = now_ns; }
-  // When the time of an unauthenticated or closing session ends; never for members.
+  // Returns the deadline of an unauthenticated or closing session; never for members.
   Deadline deadline() const { return deadline_; }
 
   // Sets the group that calls this member. Called before group->join.

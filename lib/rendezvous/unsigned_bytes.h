@@ -1,4 +1,4 @@
-// Bytes as the unsigned char of libsodium's functions.
+// Casts bytes to unsigned char, which libsodium's functions take.
 #pragma once
 
 #include <cstddef>

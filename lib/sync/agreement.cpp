@@ -10,7 +10,7 @@
 namespace weft {
 namespace {
 
-// The digest finds ranks that differ. It is no protection against an adversary.
+// Returns a digest that finds ranks whose contents differ. It is no protection against an adversary.
 Digest digest(ByteView content) {
   Digest out;
   crypto_generichash(reinterpret_cast<unsigned char*>(out.data()), out.size(),

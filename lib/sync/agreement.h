@@ -29,10 +29,10 @@ struct Agreement {
   Comm* beside = nullptr;  // a second communicator on which it opens a lane, or null
 };
 
-// Collective. local: this rank's own failure. It becomes every rank's error, which names the rank; kArg is
-// turned into kMismatch. content: must be equal on all ranks. Otherwise every rank gets kMismatch, with
-// difference's text about the first rank that differs from rank 0. Blocks at most until the deadline, which
-// fails the communicator.
+// Lets the ranks agree. Collective. local: this rank's own failure. It becomes every rank's error, which
+// names the rank; kArg is turned into kMismatch. content: must be equal on all ranks. Otherwise every rank
+// gets kMismatch, with difference's text about the first rank that differs from rank 0. Blocks at most until
+// the deadline, which fails the communicator.
 Status agree_on(const Agreement& agreement, const Status& local, ByteView content,
                 const Difference& difference);
 

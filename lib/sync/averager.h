@@ -22,7 +22,8 @@ class Averager {
     std::shared_ptr<Comm> comm;
   };
 
-  // Collective over comm. given: an error that the caller found; the other ranks receive it.
+  // Creates an averager. Collective over comm. given: an error that the caller found; the other ranks receive
+  // it.
   static Status create(const std::shared_ptr<Comm>& comm, const Status& given,
                        const weft_averager_options& options, std::vector<Level> levels,
                        std::unique_ptr<Averager>* averager);

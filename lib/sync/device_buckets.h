@@ -22,9 +22,9 @@ struct ReducerState;
 
 class DeviceBuckets {
  public:
-  // For a state that is complete except for pointers to buckets. Marks the device buckets in the schedule;
-  // null if there are none. Takes over the memory of `old` (null: none) if it belongs to this communicator
-  // and has room.
+  // Makes the device buckets of a state that is complete except for pointers to buckets, and marks them in
+  // the schedule. *device_bucket is null if there are none. Takes over the memory of `old` (null: none) if it
+  // belongs to this communicator and has room.
   static Status make(ReducerState* state, const DeviceBuckets* old,
                      std::shared_ptr<DeviceBuckets>* device_bucket);
   DeviceBuckets(const DeviceBuckets&) = delete;
@@ -32,13 +32,14 @@ class DeviceBuckets {
 
   bool has(uint32_t bucket) const { return buckets_[bucket] != nullptr; }
   std::byte* memory(uint32_t bucket) const { return buckets_[bucket]; }
-  // The device call of its collectives: they may use the bucket once the copy into it has ended.
+  // Returns the device call of the bucket's collectives: they may use the bucket once the copy into it has
+  // ended.
   const DeviceCall* call(uint32_t bucket) const { return &calls_[bucket]; }
   uint64_t bytes() const { return bytes_ + measured_bytes_; }
   // Returns all of its memory, for measurements between steps.
   TimingMemory timing_memory() const { return {memory_.get(), bytes_, &calls_[first_]}; }
-  // For the norms of one bucket at a time: the sums of its pieces, in pinned memory, and the kernels'
-  // intermediate sums.
+  // Return the memory for the norms of one bucket at a time: the sums of its pieces, in pinned memory, and
+  // the kernels' intermediate sums.
   Squares* squares() const { return squares_; }
   SquaresPart* squares_parts() const { return reinterpret_cast<SquaresPart*>(parts_.get()); }
   ~DeviceBuckets();

@@ -154,8 +154,8 @@ class DeviceGradients {
     uint32_t used = 0;
     uint32_t launched = 0;
   };
-  // The thread that claimed the parameter writes `stamp`, and it is read after the arrival. Every use writes
-  // `stream`.
+  // The thread that claimed the parameter writes `stamp` before it counts the gradient as arrived; Step reads
+  // it afterwards. Every ready call of the parameter writes `stream`.
   struct Gradient {
     uint32_t stamp = 0;
     std::atomic<DeviceStream> stream{nullptr};

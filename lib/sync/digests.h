@@ -31,7 +31,7 @@ class DigestSearch {
   // rows: of all ranks, from other processes. False if they do not differ, so that there is nothing to find.
   bool descend(std::span<const Row> rows);
   bool found() const { return found_; }
-  // Valid once found: the parameter's position among the digests, and each rank's digest of it.
+  // Return the parameter's position among the digests, and each rank's digest of it. Valid once found.
   size_t at() const { return begin_; }
   const std::vector<uint64_t>& digests() const { return column_; }
 

@@ -329,7 +329,8 @@ void Reducer::start_owed_gather() {
   if (owed_.load()) start_gather(0, Status(), state_->uneven);
 }
 
-// Called before the next step: later requests for a value are for that step's result.
+// Drops an owed gather that no request has started, and waits for one that was started. Called before the
+// next step: later requests for a value are for that step's result.
 Status Reducer::end_owed_gather() {
   {
     const std::lock_guard lock(owed_mutex_);

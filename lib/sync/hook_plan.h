@@ -21,8 +21,9 @@ Status read_hook_plan(const weft_bucket& bucket, const weft_hook_plan& plan, boo
 // Reads the plan for a sparse gradient: how its entries are communicated.
 Status read_sparse_plan(const weft_bucket& bucket, const weft_hook_plan& plan, HookedBucket* hooked);
 
-// Notifies the hook of the current buckets (Hook::replan, plan) after it was notified of others that are
-// dropped. An error is the hook's. Threads: as a re-plan; waits for the hook's turn.
+// Notifies the hook of the current buckets again (Hook::replan, then Hook::plan), because a re-plan of which
+// it was notified does not take place. An error is the hook's. Threads: as a re-plan; waits for the hook's
+// turn.
 Status plan_again(const ReducerState& state, Deadline deadline);
 
 }  // namespace weft

@@ -91,7 +91,7 @@ void cut_in_place(const Manifest& manifest, Plan* plan) {
       parts.push_back(part_of(bucket, first, last));
       first = last;
     }
-    // Buckets are in the reverse order of the list.
+    // Buckets are in the reverse order of the list of parameters, and so are the parts.
     std::move(parts.rbegin(), parts.rend(), std::back_inserter(cut.buckets));
   }
   *plan = std::move(cut);

@@ -21,7 +21,7 @@ struct ReducerState;
 
 class InPlaceSlices {
  public:
-  // For a state that is otherwise complete; null if there are no such parts.
+  // Makes the table for a state that is otherwise complete. Null if there are no such parts.
   static std::unique_ptr<InPlaceSlices> make(const ReducerState& state);
 
   // ---- any thread: the one that claimed the parameter, before it is counted

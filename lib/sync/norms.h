@@ -59,7 +59,8 @@ class Norms {
     sums_[param] += piece.sum;
     sums_[params_ + param] += piece.finite ? 0 : 1;
   }
-  // The sums of squares of all parameters, then for each parameter the number of pieces that are not finite.
+  // Returns the sums of squares of all parameters, followed by the number of pieces of each parameter that
+  // are not finite.
   std::vector<double>& sums() { return sums_; }
 
   double norm(uint64_t param) const;  // finite if and only if the parameter's whole result is finite

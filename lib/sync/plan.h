@@ -48,7 +48,8 @@ struct Plan {
 
   void index(size_t params);             // fills bucket_of and offset_of from the buckets
   void write(ByteWriter* writer) const;  // the part that ranks must agree on
-  // A fixed number of words, for a broadcast: the number of buckets, their sizes, all parameters, limits.
+  // pack() encodes a plan as a fixed number of words, for a broadcast: the number of buckets, their sizes,
+  // all parameters, and the limits. words() returns that number.
   static size_t words(size_t params) { return 1 + 4 * params; }
   void pack(std::vector<uint32_t>* words) const;
   // Reads words from another rank: kMismatch for words that are no plan of the manifest.
@@ -56,7 +57,7 @@ struct Plan {
   uint64_t largest_bytes() const;  // size of the largest bucket
   void take_limits(const Plan& equal);
   bool operator==(const Plan&) const = default;
-  // "bucket 2 ['layer4.weight', 'layer4.bias' and 3 more]"
+  // Returns "bucket 2 ['layer4.weight', 'layer4.bias' and 3 more]".
   std::string text(const Manifest& manifest, uint32_t bucket) const;
 };
 

@@ -40,7 +40,7 @@ class PreStep {
   void arrive(const Manifest& manifest, const Buckets& buckets);
   bool may_be_root(int rank, bool has_data, int size) const;
 
-  // The compared parameters and their digests, to find those that differ.
+  // Return the compared parameters and their digests, to find those that differ.
   const std::vector<uint32_t>& params() const { return params_; }
   const std::vector<uint64_t>& digests() const { return digests_; }
   uint64_t memory_bytes() const;

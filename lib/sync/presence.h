@@ -23,7 +23,8 @@ class Presence {
         here_(mapped ? words(params) : 0),
         anywhere_(here_.size()) {}
 
-  // A window is a synchronised step and the local steps that it sums up.
+  // True if local steps of this window have accumulated a gradient of the parameter. A window consists of a
+  // synchronised step and the local steps that it sums up.
   bool accumulated(uint64_t param) const { return windows_[param] == window_; }
   void note_accumulated(uint64_t param) { windows_[param] = window_; }
   void next_window() {
@@ -45,7 +46,7 @@ class Presence {
     }
   }
 
-  // One bit for each parameter that is present: here() is sent, anywhere() is received.
+  // The map has one bit for each parameter that is present: a rank sends here() and receives anywhere().
   static size_t words(size_t params) { return (params + 63) / 64; }
   std::vector<uint64_t>& here() { return here_; }
   std::vector<uint64_t>& anywhere() { return anywhere_; }

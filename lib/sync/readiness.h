@@ -112,7 +112,8 @@ class Readiness {
     const uint64_t word = words_[param].load(std::memory_order_acquire);
     return stamp_of(word) == stamp ? uses_of(word) : 0;
   }
-  // Counts a use of the parameter. The use that makes it `needed` uses also claims it.
+  // Counts a use of the parameter. The use with which their number reaches `needed` also claims the
+  // parameter.
   Use use(uint64_t param, uint32_t stamp, uint32_t needed = 1) {
     uint64_t last = words_[param].load(std::memory_order_relaxed), next = 0;
     do {

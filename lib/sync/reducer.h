@@ -54,7 +54,7 @@ class Reducer {
   // Collective; returns without waiting. given: an error that the caller found; the other ranks receive it.
   Status gather_params(const weft_gather_options& options, const Status& given);
   Status wait_param(uint64_t param, int64_t timeout_ms);  // any thread
-  // Makes a stream wait. The caller has checked the stream. Any thread.
+  // Makes a stream wait for the result of one parameter. The caller has checked the stream. Any thread.
   Status stream_wait_param(uint64_t param, int device, DeviceStream stream);
   Status refuse(Status status) { return note(std::move(status)); }  // records an error that the C layer found
   Status param(uint64_t param, weft_param_info* info) const;

@@ -67,7 +67,8 @@ class SparseGradient {
   bool takes_place(uint32_t collective) const { return takes_place_[collective]; }
   void fill(uint32_t collective, CollectiveArgs* args);
 
-  // For hooks that see entries: returns what weft_bucket.entries points to, without entries.
+  // For hooks that receive entries: hide() and shown() return the struct to which weft_bucket.entries points.
+  // hide() removes the entries from it.
   weft_bucket_entries* hide();
   weft_bucket_entries* shown() { return &shown_; }
   // Copies this rank's entries for the hook, scaled as for communication. Called after begin, on the thread
@@ -109,7 +110,7 @@ class SparseGradient {
   void end();
   List list(size_t rank) const;
   uint64_t piece() const;  // rows
-  // Null if the block is empty, because no rank has sent rows.
+  // Returns this rank's block of rows; null if it is empty, because no rank has sent rows.
   int64_t* own_rows() const {
     auto* const rows = rows_.as<int64_t>();
     return rows == nullptr ? nullptr : rows + static_cast<uint64_t>(terms_.rank) * most_;
@@ -151,7 +152,7 @@ class SparseGradient {
 class SparseGradients {
  public:
   SparseGradients(const Manifest& manifest, const HostAllocator& allocator, bool fixed);
-  // Null for a parameter that is not sparse.
+  // Returns the sparse gradient of a parameter; null for a parameter that is not sparse.
   SparseGradient* of(uint64_t param) const { return gradients_[param].get(); }
   void forget_fixed();
   uint64_t memory_bytes() const { return bytes_.load(std::memory_order_relaxed); }  // any thread

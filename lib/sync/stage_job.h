@@ -24,7 +24,8 @@ class StageJob final : public StageWork {
       : counts(counts), state_(std::move(state)), bucket_(bucket) {
     owner_ = state_.get();
   }
-  // Runs on the thread of a stage that returned after it was given up, or with the step.
+  // Runs on the thread of a stage that returned after it was given up, or on the thread that destroys the
+  // step. If the stage may still write, its memory is never freed.
   ~StageJob() override {
     if (!unfinished()) return;
     state_->buckets->abandon();
@@ -44,7 +45,7 @@ class StageJob final : public StageWork {
     step_ = state_->views->bucket(bucket_).step;
     return state_->comm->reach(FailPlace::kStage, bucket_, stage);
   }
-  // Needs the hook's turn, or the progress lock in `caller` mode.
+  // Runs the stage. Needs the hook's turn, or the progress lock in `caller` mode.
   void run() override {
     ReducerState& s = *state_;
     Context& context = s.comm->context();
@@ -78,7 +79,7 @@ class StageJob final : public StageWork {
   const Status& status() const { return status_; }
   const weft_stage& stage() const { return stage_; }
   uint64_t step() const { return step_; }  // Hook::step_of
-  // Hook::error_memory, after the bucket's last stage.
+  // Returns the result of Hook::error_memory after the bucket's last stage.
   const std::optional<ErrorMemory>& error_memory() const { return error_memory_; }
   uint64_t began_ns() const { return began_ns_; }  // set while a trace runs
   uint64_t ended_ns() const { return ended_ns_; }

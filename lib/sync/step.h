@@ -70,8 +70,8 @@ class Step final : public Task, public FlightSource {
   // the stage does return. False if a write in progress, by this process or a device, does not end by the
   // deadline.
   bool seal(Deadline deadline);
-  // Clock time at which the bucket's result was in the gradients, in a step that may still run. done()
-  // reports whether that is so. Any thread.
+  // Returns the clock time at which the bucket's result was in the gradients, in a step that may still run.
+  // done() reports whether that is so. Any thread.
   uint64_t done_ns(uint32_t bucket) const { return running_[bucket].done_ns.load(std::memory_order_relaxed); }
   // Sets the deadline of the step if finish has not set one. Any thread.
   void limit(Deadline deadline) {
@@ -133,7 +133,8 @@ class Step final : public Task, public FlightSource {
   uint64_t last_done_ns() const { return last_done_ns_; }
   // Returns the address of a bucket's result after its last stage.
   const std::byte* result_of(uint32_t bucket) const;
-  // Returns the factor still to be applied to the values there; 1 if the views hold the scaled results.
+  // Returns the factor still to be applied to the values at result_of(); 1 if the views hold the scaled
+  // results.
   double factor_of(uint32_t bucket) const;
   bool absent_everywhere(uint32_t param) const;
   // Returns the handshake's outcome, which says whether anything was reduced.

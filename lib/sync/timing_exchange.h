@@ -23,9 +23,10 @@ struct TimingMemory {
   const DeviceCall* device = nullptr;
 };
 
-// The result is equal on all ranks. mine: this rank's times. Measures all-reduces of growing sizes up to the
-// largest bucket's, for a few tenths of a second at most. Allocates memory for one of them meanwhile, unless
-// place has some. kNoMemory on all ranks if one of them has none; otherwise the communicator's failure.
+// Exchanges ready times and measures collectives; the result is equal on all ranks. mine: this rank's times.
+// Measures all-reduces of growing sizes up to the largest bucket's, for a few tenths of a second at most.
+// Allocates memory for one of them meanwhile, unless place has some. kNoMemory on all ranks if one of them
+// has none; otherwise the communicator's failure.
 Status exchange_timings(Comm& comm, const std::shared_ptr<Lane>& lane, const ReadyTimes& mine,
                         uint64_t largest_bytes, Deadline deadline, std::unique_ptr<Timings>* result,
                         const TimingMemory& place = {});

@@ -26,7 +26,8 @@ class Uses {
   bool learns() const { return learns_; }  // the reducer learns uses: the pattern may not change afterwards
   // True during the learning step: every use counts as an earlier one.
   bool learning() const { return learning_.load(std::memory_order_acquire); }
-  // Held while a use is taken, so that of two concurrent uses one comes last as a whole.
+  // Returns the mutex that is held while a use is taken, so that of two concurrent uses one comes last as a
+  // whole.
   std::mutex& mutex() { return mutex_; }
   // The parameter whose gradient a thread copies under the mutex, if any.
   void set_copied(uint64_t param) { copied_.store(param, std::memory_order_relaxed); }

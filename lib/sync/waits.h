@@ -1,9 +1,9 @@
 // Tracks the ranks for which a step's collectives wait. It samples from time to time while nothing advances,
 // so it costs nothing when no rank is late. Part of Step. Threads: under the engine's progress lock.
 //
-// A rank knows without communication: in shared memory, which ranks have not arrived; over messages, whose
-// message is awaited. That rank may itself wait for another, as the ranks notify each other
-// (core/wait_stats.h).
+// A rank sees without communication for which ranks it waits: in shared memory for those that have not
+// arrived, over messages for those whose message has not come. Such a rank may itself wait for another one.
+// To find out, the ranks exchange their statistics (core/wait_stats.h).
 #pragma once
 
 #include <cstdint>
@@ -22,14 +22,14 @@ class Waits {
     since_ns_ = 0;
     stats_.clear();
   }
-  // Called after a poll in which nothing advanced.
+  // Takes a sample, if the last one is old enough. Called after a poll in which nothing advanced.
   void look(const Lane& lane, uint64_t now_ns) {
     if (since_ns_ != 0 && now_ns - since_ns_ < kEveryNs) return;
     charge(now_ns);
     since_ns_ = now_ns;
     for (size_t r = 0; r < late_.size(); r++) late_[r] = lane.waits_for(static_cast<int>(r));
   }
-  // Called when the collective is over.
+  // Ends the wait. Called when the collective is over.
   void end(uint64_t now_ns) {
     charge(now_ns);
     since_ns_ = 0;

@@ -22,7 +22,7 @@ struct ReducerState;
 
 class Weighting {
  public:
-  // For a state that is otherwise complete; null if no copy multiplies.
+  // Makes the weighting for a state that is otherwise complete. Null if no copy multiplies.
   static std::unique_ptr<Weighting> make(const ReducerState& state);
 
   // ---- progress lock
@@ -40,7 +40,8 @@ class Weighting {
   Range range(const PlannedBucket& bucket, uint64_t first, uint32_t stamp) const;
 
   // ---- any thread: the one that claimed the parameter, before it is counted, so the step is not over
-  // Returns the factor of the copy and marks the parameter.
+  // Returns the factor by which the copy of the gradient is to multiply, and marks the parameter. Returns 1,
+  // and marks nothing, if the copy is not to multiply.
   double take(uint64_t param, uint32_t bucket, uint32_t stamp);
 
   uint64_t memory_bytes() const {

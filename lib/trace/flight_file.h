@@ -14,7 +14,7 @@ inline constexpr int kFlightFormat = 1;
 inline constexpr size_t kMaxFlightBytes = 4 << 20;
 
 std::string flight_text(const FlightRecord& record);
-// "weft-00c0ffee00c0ffee-rank3.json"
+// Returns "weft-00c0ffee00c0ffee-rank3.json".
 std::string flight_name(const FlightRecord& record);
 
 // Writes the record into the folder, which is created if absent; replaces a file of the same name. kSystem.

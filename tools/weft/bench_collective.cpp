@@ -168,7 +168,7 @@ const Collective& find(const std::string& name) {
   throw std::invalid_argument("unknown benchmark '" + name + "', expected one of: " + choices);
 }
 
-// About a quarter of a gigabyte in total, within limits.
+// Returns a number of iterations that moves about a quarter of a gigabyte in total, within limits.
 uint64_t iterations_for(uint64_t bytes) {
   return std::clamp<uint64_t>((uint64_t{256} << 20) / std::max<uint64_t>(bytes, 1), 20, 5000);
 }

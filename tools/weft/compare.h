@@ -25,7 +25,7 @@ class Baseline {
 
   // Throws std::runtime_error, with the path, for a file that `weft bench` has not written.
   explicit Baseline(const std::string& path);
-  // A run and its name in reports.
+  // Takes a run, and the name that reports give it.
   Baseline(const nlohmann::json& run, std::string name);
   // Prints works that are slower or faster now, and works with more page faults, allocations, system calls or
   // moved bytes per call. Slower: the median grew by more than `tolerance` (0.1: a tenth), beyond the noise.

@@ -66,7 +66,7 @@ struct Times {
   bool correct = false;      // on every rank, in the first and the last iteration
 };
 
-// Collective over the job.
+// Measures an operation. Collective over the job.
 Times measure(Job& job, const Subject& subject, uint64_t iterations, uint64_t warmup);
 
 // Bytes of a rank's reducer.

@@ -12,7 +12,7 @@ class Tile {
  public:
   static constexpr uint64_t kLength = 4099;
 
-  // The inputs of one rank.
+  // Returns the inputs of one rank.
   static Tile of_rank(int32_t dtype, int32_t op, int rank);
   // Returns the result of reducing the inputs of ranks 0 .. ranks-1. factor: of premul_sum.
   static Tile reduced(int32_t dtype, int32_t op, int ranks, double factor);

@@ -13,5 +13,5 @@ struct SystemCalls {
 // Call it before threads exist.
 void count_system_calls();
 bool system_calls_are_counted();
-// Returns the counts since then, of all threads. Any thread; makes no system call.
+// Returns the counts since count_system_calls(), of all threads. Any thread; makes no system call.
 SystemCalls system_calls_now();

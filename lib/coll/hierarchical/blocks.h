@@ -11,7 +11,7 @@ namespace weft::coll {
 inline std::byte* place(const Composed& op, const Piece& piece, std::byte* row, int host, int index) {
   return row + op.bytes(piece, host * op.widest() + index);
 }
-// The slots of this rank's host.
+// Returns the first slot of this rank's host in a row.
 inline std::byte* host_blocks(const Composed& op, const Piece& piece, std::byte* row) {
   return place(op, piece, row, op.host_index(), 0);
 }
@@ -32,7 +32,7 @@ inline void unpack(const Composed& op, const Piece& piece, std::byte* row) {
   }
 }
 
-// The slots of a spread row: ordered by index in the host, then by host.
+// Returns the slot of a rank in a spread row, which is ordered by index in the host, then by host.
 inline std::byte* spread_place_of(const Composed& op, const Piece& piece, std::byte* row, int rank) {
   const auto r = static_cast<size_t>(rank);
   return row + op.bytes(piece, op.grouping.index_of[r] * op.hosts() + op.grouping.host_of[r]);

@@ -23,9 +23,9 @@ struct Grouping {
   int index() const { return index_of[static_cast<size_t>(rank)]; }
   const std::vector<int>& locals() const { return hosts[static_cast<size_t>(host())]; }
   bool is_leader() const { return index() == 0; }
-  // The ranks that this rank communicates with across hosts, one of each host, by host. They have this rank's
-  // index where hosts are even; otherwise they are the leaders. Empty for a rank that does not communicate
-  // across hosts.
+  // Returns the ranks with which this rank communicates across hosts, one of each host, by host. They have
+  // this rank's index where hosts are even; otherwise they are the leaders. Empty for a rank that does not
+  // communicate across hosts.
   std::vector<int> column() const;
   bool shares_host(int other) const { return host_of[static_cast<size_t>(other)] == host(); }
 };
@@ -34,7 +34,8 @@ struct Grouping {
 // reports differ.
 Status group_ranks(int rank, const std::vector<std::vector<uint8_t>>& near, Grouping* grouping);
 
-// Collective over args.exchange. Uses the reports of args.fds; the result is equal on all ranks.
+// Finds the hosts of all ranks from the reports of args.fds. Collective over args.exchange; the result is
+// equal on all ranks.
 Status find_grouping(const BackendArgs& args, Grouping* grouping);
 
 }  // namespace weft::coll

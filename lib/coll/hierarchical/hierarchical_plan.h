@@ -24,7 +24,8 @@
 
 namespace weft::coll {
 
-// Elements [begin, begin + count) of the operation's `count`, in every block if there are several.
+// A piece of an operation: elements [begin, begin + count) of the vector, or of every block. spread: every
+// rank exchanges a part across hosts, instead of the leaders.
 struct Piece {
   uint64_t begin = 0;
   uint64_t count = 0;
@@ -32,7 +33,7 @@ struct Piece {
   std::byte* scratch = nullptr;
 };
 
-// The operation that the stages belong to.
+// The composed operation whose stages a plan fills in.
 struct Composed {
   const Grouping& grouping;
   const DeviceOps& host;
@@ -48,14 +49,14 @@ struct Composed {
   int root_index() const { return grouping.index_of[static_cast<size_t>(args.peer)]; }
   bool is_root() const { return grouping.rank == args.peer; }
   bool on_root_host() const { return root_host() == host_index(); }
-  // The piece of block `block` in src or dst (a rank; 0 if there is one block).
+  // Return the address of a piece of block `block` in src and in dst. block: a rank; 0 if there is one block.
   const std::byte* source(const Piece& piece, int block = 0) const { return args.src + offset(piece, block); }
   std::byte* target(const Piece& piece, int block = 0) const { return args.dst + offset(piece, block); }
-  // Bytes of `blocks` pieces.
+  // Returns the bytes of `blocks` pieces.
   uint64_t bytes(const Piece& piece, int blocks = 1) const {
     return piece.count * element * static_cast<uint64_t>(blocks);
   }
-  // Part `part` of the scratch, after `blocks_before` pieces in the earlier parts. Parts begin on cache
+  // Returns part `part` of the scratch. The earlier parts hold `blocks_before` pieces. Parts begin on cache
   // lines.
   std::byte* part(const Piece& piece, int part, int blocks_before) const {
     return piece.scratch + round_up(bytes(piece, blocks_before), kCacheLine) +
@@ -67,9 +68,9 @@ struct Composed {
   // True if src and dst are device memory. The stages inside the host then run on the device, and scratch is
   // device memory as well, so a plan's functions must not access them from the CPU.
   bool on_device() const { return args.device != nullptr; }
-  // The source of ranks that receive what the leader sends from its scratch. On devices they pass their
-  // scratch, which is not read. NCCL requires that all ranks of a collective pass registered memory, or none
-  // does.
+  // Returns the src of a rank that is not the leader, in a stage in which the leader sends its scratch. On
+  // devices it is the rank's own scratch, which is not read. NCCL requires that all ranks of a collective
+  // pass registered memory, or none does.
   const std::byte* not_leaders(const Piece& piece) const { return on_device() ? piece.scratch : nullptr; }
 
  private:
@@ -78,13 +79,14 @@ struct Composed {
   }
 };
 
-// When pieces are spread, where hosts are even: never; always; or long ones, in slices (all_reduce: a piece
-// has as many slices as a host has ranks).
+// Which pieces are spread where all hosts have equally many ranks: none, all, or long ones in slices. An
+// all_reduce has slices: a piece is cut into as many as a host has ranks.
 enum class Spreads : uint8_t { kNever, kPieces, kSlices };
 
 struct HierarchicalPlan {
   Spreads spreads;
-  // Number of pieces (slices) whose size the scratch of one piece has.
+  // Returns the size of the scratch for one piece, in units of a piece (of a slice, if pieces are spread in
+  // slices).
   int (*scratch_blocks)(const Composed& op, bool spread);
   // The stage is passed in as a barrier with the operation's dtype.
   void (*inside)(const Composed& op, const Piece& piece, CollectiveArgs* stage);
@@ -101,14 +103,14 @@ inline bool widens(const CollectiveArgs& args) {
          args.count * element <= kSmallBytes;
 }
 
-// Not called for send and receive, which are not composed.
+// Returns the plan of a collective. Not called for send and receive, which are not composed.
 const HierarchicalPlan& plan_of(const CollectiveArgs& args);
 
 // Returns the number of blocks that hold one input of every rank, if each host has room for the most ranks.
 inline int row_blocks(const Composed& op) {
   return op.hosts() * op.widest();
 }
-// For plans that need no scratch memory.
+// HierarchicalPlan::scratch_blocks of plans that need no scratch memory.
 inline int no_scratch(const Composed&, bool) {
   return 0;
 }

@@ -90,15 +90,15 @@ class HierarchicalLane final : public CollectiveLane {
   bool all_cut_ = false;
   Piece pieces_[kInFlight];
   bool back_running_ = false;  // the local lane runs a piece's last stage; false: its first
-  uint64_t inside_ = 0;        // pieces that ended the first stage; below: the second, the last
-  uint64_t exchanged_ = 0;
-  uint64_t back_ = 0;
+  uint64_t inside_ = 0;        // pieces that ended the first stage
+  uint64_t exchanged_ = 0;     // pieces that ended the second stage
+  uint64_t back_ = 0;          // pieces that ended the last stage
 
   // Kept between operations: one part for each piece in flight.
   std::byte* scratch_ = nullptr;
   std::atomic<uint64_t> scratch_bytes_{0};  // of one part; written under the progress lock
   bool scratch_in_arena_ = false;
-  // The same for operations on devices, of a fixed size that is enough for all of them.
+  // Scratch memory for operations on devices, kept as well. Its fixed size is enough for all of them.
   std::mutex mutex_;
   std::byte* pinned_ = nullptr;  // guarded by mutex_ until the first device operation
   std::atomic<uint64_t> pinned_bytes_{0};

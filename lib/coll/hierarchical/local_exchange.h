@@ -22,7 +22,8 @@ class LocalExchange final : public Exchange {
   Status all_gather(ByteView mine, std::vector<Bytes>* all, Deadline deadline) override;
   int watch_fd() const override { return all_.watch_fd(); }
 
-  // Called once by every rank, whether its setup succeeded or failed.
+  // Takes part in the all-gathers of other hosts until all hosts are done. Called once by every rank, whether
+  // its setup succeeded or failed.
   Status finish_together(Deadline deadline);
 
  private:

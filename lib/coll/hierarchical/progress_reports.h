@@ -34,11 +34,11 @@ class ProgressReports {
     bool reporting = false;   // has begun to send reports
     std::vector<int> unreported;
   };
-  // An operation begins; advances; or was polled without progress.
+  // Called by a lane when an operation begins, when it has advanced, and when a poll made no progress.
   void begins();
   void advanced(Wait* wait) { wait->idle_polls = 0; }
   void waits(Wait* wait);
-  // Returns those of `ranks` (without it: of all ranks) that have not reported this operation.
+  // Returns those of `ranks`, or of all ranks, that have not reported that they reached this operation.
   std::vector<int> silent(const Wait& wait, const std::vector<int>& ranks) const;
   std::vector<int> silent(const Wait& wait) const;
 

@@ -25,7 +25,7 @@ struct Move {
   static WEFT_KERNEL_CODE T apply(T v, double) { return v; }
 };
 
-// The threads of a block process neighbouring elements of the piece. Four loads are in flight before the
+// Copies a piece. The threads of a block process neighbouring elements. Four loads are in flight before the
 // first store.
 template <class Work, class From, class To>
 WEFT_KERNEL_CODE void copy_piece(const Place& place, const CopyPiece& piece, double scale) {

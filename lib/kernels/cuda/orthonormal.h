@@ -59,7 +59,7 @@ WEFT_KERNEL_CODE bool orthonormal_column(const Block& block, OrthonormalShared& 
   return true;
 }
 
-// The same functions as mix and fill_random of the hook.
+// Equal to mix (hooks/common/bucket.h) and to what fill_random (hooks/powersgd/orthogonal.cpp) computes.
 WEFT_KERNEL_CODE uint64_t mixed(uint64_t h) {
   h += 0x9e3779b97f4a7c15u;
   h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9u;

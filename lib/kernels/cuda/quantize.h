@@ -70,7 +70,7 @@ WEFT_KERNEL_CODE void encode_block(const QuantizePlace& p, const QuantizeArgs& a
   if (p.lane == 0) args.scales[p.number] = scale;
 }
 
-// Each thread handles whole bytes of eight signs.
+// Writes the codes of kSign. Each thread handles whole bytes of eight signs.
 WEFT_KERNEL_CODE void encode_signs(const QuantizePlace& p, const QuantizeArgs& args, uint32_t largest,
                                    const float* sums) {
   float partial[16];

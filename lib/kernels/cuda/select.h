@@ -37,7 +37,7 @@ WEFT_KERNEL_CODE uint32_t magnitude_bits(float value) {
   return bits_as<uint32_t>(value) & 0x7FFFFFFFu;
 }
 
-// Each thread handles a run of consecutive values within the range.
+// Number of consecutive values of a range that one thread handles.
 constexpr uint64_t kSelectRun = kSelectRange / kKernelThreads;
 template <class Each>
 WEFT_KERNEL_CODE void each_of_run(const Block& block, const SelectArgs& args, uint32_t t, Each&& each) {
@@ -45,7 +45,7 @@ WEFT_KERNEL_CODE void each_of_run(const Block& block, const SelectArgs& args, ui
   for (uint64_t i = begin; i < begin + kSelectRun && i < args.count; i++)
     each(i, magnitude_bits(args.values[i]));
 }
-// Visits the same values side by side, where the order does not matter.
+// Visits the values of the range in another order: neighbouring threads read neighbouring values.
 template <class Each>
 WEFT_KERNEL_CODE void each_of_range(const Block& block, const SelectArgs& args, uint32_t t, Each&& each) {
   const uint64_t begin = block.index * kSelectRange;
@@ -171,7 +171,8 @@ WEFT_KERNEL_CODE void scan_ranges(const Block& block, SelectShared& shared, cons
   });
 }
 
-// The first block also writes the unused entries. It takes part even if there are no values at all.
+// Writes the taken values of a range. The first block also writes the unused entries. It takes part even if
+// there are no values at all.
 WEFT_KERNEL_CODE void write_taken(const Block& block, SelectShared& shared, const SelectArgs& args) {
   const SelectScratch s = scratch_of(args);
   if (args.take > 0) count_runs(block, shared, args);

@@ -62,7 +62,7 @@ struct Fault {
   std::string failpoint;  // "operation@7=kill"
 
   bool ends_process() const { return action == Action::kKill || action == Action::kExit; }
-  // The victim is no member of later communicators.
+  // True if the victim is no member of later communicators.
   bool leaves() const { return ends_process() || action == Action::kLeave || action == Action::kStop; }
 };
 

@@ -28,7 +28,7 @@ class Watch {
   void add(pid_t pid) { pids_.insert(pid); }
   // The process has ended and is not reaped yet; ends what is left in its group.
   void ended(pid_t pid);
-  // Called after all processes have ended.
+  // Returns what the run has left behind. Called after all processes have ended.
   std::vector<std::string> leftovers() const;
 
  private:

@@ -26,7 +26,8 @@ inline const char* name(Kind kind) {
   return kNames[static_cast<int>(kind)];
 }
 
-// A bit among ranks: a rank of a communicator whose members have not met, so that its first rank is unknown.
+// The bit in Word::ranks for a rank whose first rank is unknown, because the members of its communicator have
+// not met.
 inline constexpr uint64_t kUnknownRank = uint64_t{1} << 63;
 
 struct Word {

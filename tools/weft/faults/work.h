@@ -43,10 +43,11 @@ class Worker;
 
 class Work {
  public:
-  // crew describes the first communicator, and later the ones that are shrunk from it.
+  // team: the communicator to work in, and its members. The caller updates it after a shrink; it outlives
+  // this object.
   Work(const Draw& draw, const Team& team, int first_rank);
   ~Work();
-  // Works in the crew's communicator.
+  // Works in the team's communicator.
   Outcome run(const WorkHooks& hooks);
 
  private:
