@@ -81,9 +81,12 @@ Status check_memory(Context& context, MemoryWatch* watch, const StreamArgs& stre
                                  : info.place != MemoryPlace::kDevice;
     if (right) continue;
     const char* const where = look == 0 ? "is " : "ends in ";
-    return Status::error(Code::kArg, on_device ? cat(where, place_text(info),
-                                                     ", but the stream is of CUDA device ", stream.device)
-                                               : cat(where, place_text(info), ", but no stream is given"));
+    return Status::error(Code::kArg, on_device
+                                         ? cat(where, place_text(info), ", but the stream is of CUDA device ",
+                                               stream.device, ": buffer and stream must be on one device")
+                                         : cat(where, place_text(info),
+                                               ", but no stream is given: pass one of that device "
+                                               "(weft_coll_options.stream), or host memory"));
   }
   return {};
 }

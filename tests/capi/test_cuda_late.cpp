@@ -59,6 +59,8 @@ TEST_CASE(
   });
   CHECK(error == "");
   CHECK(f.wrong == 0);
-  CHECK(text == "all_reduce: src ends in memory of CUDA device 3, but no stream is given");
+  CHECK(text ==
+        "all_reduce: src ends in memory of CUDA device 3, but no stream is given: pass one of that device "
+        "(weft_coll_options.stream), or host memory");
   CHECK(taken == WEFT_ERR_ARG);
 }
