@@ -70,7 +70,7 @@ struct alignas(128) Post {
   Descriptor descriptor;  // for the text of a mismatch error
 };
 
-// Its writer's progress: phase(slot, round). It has one writer and a cache line of its own.
+// Shows how far the one rank that writes it has come, as phase(slot, round). It has a cache line of its own.
 struct alignas(128) Counter {
   std::atomic<uint64_t> value;
 };

@@ -9,7 +9,8 @@ namespace {
 constexpr int kRankBits = 20;
 // Wait after a refusal, so that one of two competing proposers succeeds.
 constexpr uint64_t kBackoffNs = 1'000'000;
-// Wait for the others to lose a rank too, when one rank has lost another and the next rank has not.
+// Wait of a proposer while the ranks have not lost the same ranks: a failure that one rank has noticed is
+// usually noticed by the others a little later.
 constexpr uint64_t kNewsNs = 500'000'000;
 // Time for which an accused rank lets others propose first: longer than they wait for news.
 constexpr uint64_t kGiveWayNs = 2 * kNewsNs;

@@ -312,8 +312,11 @@ Status SparseGradient::take_shown() {
   }
   own_ = {shown_rows_.as<int64_t>(), shown_values_.data(), count};
   if (are_rows(own_.rows, count, shape_.rows)) return {};
-  return Status::error(Code::kHook,
-                       cat("the hook left rows that do not ascend or are outside 0 to ", shape_.rows - 1));
+  uint64_t wrong = 0;
+  while (are_rows(own_.rows, wrong + 1, shape_.rows)) wrong++;
+  return Status::error(Code::kHook, cat("the hook left rows that do not ascend or are outside 0 to ",
+                                        shape_.rows - 1, ": entry ", wrong, " has row ", own_.rows[wrong],
+                                        wrong > 0 ? cat(" after row ", own_.rows[wrong - 1]) : ""));
 }
 
 void SparseGradient::show_result() {

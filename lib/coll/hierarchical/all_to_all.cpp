@@ -84,8 +84,9 @@ void reduce_scatter_back(const Composed& op, const Piece& piece, CollectiveArgs*
       op.grouping.is_leader() ? host_blocks(op, piece, partial(op, piece)) : nullptr, op.target(piece));
 }
 
-// all_to_all. If spread, the rank of each index collects its host's blocks for the counterparts of that index
-// and sends them there. Otherwise the leader has the host's matrix of blocks.
+// all_to_all. Comments show the order of blocks in memory: [host][sender there] means by host, then by
+// sending rank of that host. If spread, the rank of each index collects its host's blocks for the
+// counterparts of that index and sends them there. Otherwise the leader has the host's matrix of blocks.
 
 int all_to_all_blocks(const Composed& op, bool spread) {
   return row_blocks(op) * (spread ? 2 : 1 + 2 * op.widest());
