@@ -1,4 +1,5 @@
 """Cases of the backend weft that torch's suite does not have. rank.py runs each on all ranks, in a process group."""
+import gc
 import time
 from datetime import timedelta
 
@@ -45,6 +46,46 @@ def weft_lifetime():
     for work in works:
         work.wait()
         expect(bool((work.result()[0] == dist.get_world_size()).all()), "result", work.result())
+
+
+def weft_freed():
+    """tensors whose program keeps neither them nor the Work keep their memory until the operation is complete"""
+    rank, count = dist.get_rank(), 200000
+    total, message = torch.zeros(count), torch.zeros(count)
+    if rank == 0:
+        for _ in range(3):
+            dist.all_reduce(torch.full((count,), 1.0), async_op=True)
+        dist.isend(torch.full((count,), 3.0), 1)
+        gc.collect()
+        garbage = [torch.full((count,), 7.0) for _ in range(40)]  # takes memory that was freed
+        dist.barrier()
+        expect(len(garbage) == 40, "garbage")
+    else:
+        time.sleep(0.3)  # rank 0 has called by then
+        for _ in range(3):
+            total.fill_(1.0)
+            dist.all_reduce(total)
+            expect(bool((total == dist.get_world_size()).all()), "sum", total)
+        if rank == 1:
+            dist.recv(message, 0)
+            expect(bool((message == 3).all()), "message", message)
+        dist.barrier()
+
+
+def weft_forked_loader():
+    """worker processes that a DataLoader forks while operations are outstanding do not disturb them"""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    value = torch.full((1000,), float(rank))
+    work = dist.all_reduce(value, async_op=True) if rank == 0 else None
+    future = None if work is None else work.get_future()
+    loader = torch.utils.data.DataLoader(range(12), batch_size=3, num_workers=2, multiprocessing_context="fork")
+    expect([batch.tolist() for batch in loader] == [[3 * n, 3 * n + 1, 3 * n + 2] for n in range(4)], "loaded")
+    if work is None:
+        dist.all_reduce(value)
+    else:
+        future.wait()
+    expect(bool((value == sum(range(size))).all()), "sum", value)
+    dist.barrier()
 
 
 def weft_messages():

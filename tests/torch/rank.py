@@ -1,10 +1,10 @@
 """One rank of run.py's jobs: runs tests of torch's own suite one after the other, in this process.
 
 Reads lines from standard input, each a JSON object {test, folder}, and answers each with a line {outcome, detail} on
-the descriptor that the first argument names. Environment: BACKEND, RANK, WORLD_SIZE.
+the descriptor that the first argument names. Environment: BACKEND=weft, RANK, WORLD_SIZE.
 """
+import functools
 import importlib.util
-import inspect
 import json
 import os
 import sys
@@ -28,12 +28,10 @@ class AlsoGloo(str):
         return not self == other
 
 
-def load_suite(backend):
-    """Import the suite. For weft, its constant BACKEND is an AlsoGloo."""
+def load_suite():
+    """Import the suite. Its constant BACKEND is an AlsoGloo."""
     import torch.distributed as dist
     from torch.testing._internal import common_distributed
-    if backend != "weft":
-        return importlib.import_module(SUITE)
     import weftsync.torch  # noqa: F401
     common_distributed.DistTestCases.backend_feature["plugin"].add("weft")
     spec = importlib.util.find_spec(SUITE)
@@ -49,50 +47,82 @@ def load_suite(backend):
 
 
 class GlooGuard:
-    """Makes the constructor of ProcessGroupGloo raise unless the test's own source names gloo."""
+    """Makes the constructor of ProcessGroupGloo raise unless the test's own code asks for gloo by name."""
 
-    def __init__(self):
+    def __init__(self, files):
+        """files: the sources of tests."""
         from torch.distributed import distributed_c10d as c10d
-        original, guard = c10d.ProcessGroupGloo, self
-        self.allowed = True
+        self._files, self._c10d = files, c10d.__file__
+        original, guard = c10d.ProcessGroupGloo.__init__, self
 
-        class ProcessGroupGloo(original):
-            def __init__(self, *arguments, **named):
-                if not guard.allowed:
-                    raise AssertionError("the test made a ProcessGroupGloo, expected weft")
-                super().__init__(*arguments, **named)
+        def guarded(group, *arguments, **named):
+            if not guard.asked(sys._getframe(1)):
+                raise AssertionError("a ProcessGroupGloo was made, expected weft: no test asked for gloo by name")
+            original(group, *arguments, **named)
 
-        c10d.ProcessGroupGloo = ProcessGroupGloo
+        c10d.ProcessGroupGloo.__init__ = guarded  # of the class itself: every name for it is guarded
+
+    def asked(self, frame):
+        """Return True if the function of torch.distributed that the test calls was given the backend gloo."""
+        backend = None
+        while frame is not None and frame.f_code.co_filename not in self._files:
+            if frame.f_code.co_filename == self._c10d and "backend" in frame.f_locals:
+                backend = frame.f_locals["backend"]
+            frame = frame.f_back
+        return frame is not None and backend is not None and "gloo" in str(backend)
 
 
 class Counter:
-    """Compares the library's count of operations with the collectives that c10d called, when a group ends."""
+    """Compares the library's count of operations with the calls of collectives, when a group ends."""
+
+    PARTS = ("allgather_coalesced",)  # one operation for each tensor; other coalesced forms call single ones
+    WHOLE = ("allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", "_reduce_scatter_base", "broadcast",
+             "allgather", "_allgather_base", "gather", "scatter", "alltoall_base", "alltoall", "barrier")
+    ALIASES = ("reduce_scatter_single", "all_gather_single", "all_to_all_single")
 
     def __init__(self):
-        from weftsync.torch import _operations
-        original, counter = _operations.Operations.shutdown, self
-        self.problems = []
+        from weftsync.torch import _group
+        self.problems, self.compared = [], 0
+        kind = _group.ProcessGroupWeft
+        for name in (*self.WHOLE, *self.PARTS, *self.ALIASES):
+            setattr(kind, name, self._counted(getattr(kind, name), name in self.PARTS))
+        opened, shutdown, counter = kind._open, kind.shutdown, self
 
-        def shutdown(group):
+        def open_counted(group, *arguments):
+            opened(group, *arguments)
+            group.calls_before, group.calls = group.comm.query().operations, 0
+
+        def shutdown_counted(group):
             info = group.comm.query()
-            if not info.failed and info.operations != group.operations_called:
-                counter.problems.append(f"the library counts {info.operations} operations, c10d called "
-                                        f"{group.operations_called}")
-            original(group)
+            if not info.failed:
+                counter.compared += group.calls
+                if info.operations - group.calls_before != group.calls:
+                    counter.problems.append(f"the library ran {info.operations - group.calls_before} operations, "
+                                            f"expected {group.calls}, the calls of collectives")
+            shutdown(group)
 
-        _operations.Operations.shutdown = shutdown
+        kind._open, kind.shutdown = open_counted, shutdown_counted
+
+    @staticmethod
+    def _counted(function, parts):
+        @functools.wraps(function)
+        def counted(group, *arguments, **named):
+            work = function(group, *arguments, **named)
+            group.calls += len(arguments[1]) if parts else 1
+            return work
+
+        return counted
 
 
 class Rank:
-    def __init__(self, backend):
-        self.backend, self.rank = backend, int(os.environ["RANK"])
-        self.module = load_suite(backend)
-        self.guard = GlooGuard() if backend == "weft" else None
-        self.counter = Counter() if backend == "weft" else None
-        module, self.own = self.module, {}
-        if backend == "weft":
-            import behaviours
-            self.own = behaviours.CASES
+    def __init__(self):
+        import behaviours
+        import training
+        self.rank = int(os.environ["RANK"])
+        self.module = module = load_suite()
+        self.own = {**behaviours.CASES, **training.CASES}
+        self.guard = GlooGuard({module.__file__, behaviours.__file__, training.__file__})
+        self.counter = Counter()
 
         class TestDistBackendWithSpawn(module.TestDistBackend, module.DistributedTest._DistTestBase):
             pass
@@ -100,7 +130,7 @@ class Rank:
         self.case = TestDistBackendWithSpawn
 
     def names(self):
-        """The names of all tests: torch's in order of the name, then those of behaviours.py."""
+        """The names of all tests: torch's in order of the name, then those of this folder."""
         own = list(self.own)
         return [name for name in unittest.TestLoader().getTestCaseNames(self.case) if name.startswith("test_")] + own
 
@@ -115,14 +145,10 @@ class Rank:
         case.rank, case.file_name = self.rank, f"{folder}/store"
         if getattr(getattr(case, test, None), "__unittest_skip__", False):  # decorators leave this to unittest's runner
             return "skip", str(getattr(case, test).__unittest_skip_why__)
-        if self.guard is not None:
-            function = inspect.unwrap(self.own.get(test) or getattr(self.case, test))
-            self.guard.allowed = "gloo" in inspect.getsource(function).lower()
-        if self.counter is not None:
-            self.counter.problems.clear()
+        self.counter.problems.clear()
         try:
             seconds = self.module.CUSTOM_PG_TIMEOUT.get(test, self.module.default_pg_timeout)
-            dist.init_process_group(init_method=f"file://{folder}/store", backend=str(self.backend),
+            dist.init_process_group(init_method=f"file://{folder}/store", backend="weft",
                                     world_size=int(os.environ["WORLD_SIZE"]), rank=self.rank,
                                     timeout=timedelta(seconds=seconds))
             case._barrier()
@@ -134,7 +160,7 @@ class Rank:
             case._barrier()
             if dist.is_initialized():
                 dist.destroy_process_group()
-            if self.counter is not None and self.counter.problems:
+            if self.counter.problems:
                 return "fail", self.counter.problems[0]
             return "pass", ""
         except unittest.SkipTest as reason:
@@ -149,7 +175,7 @@ class Rank:
         except BaseException:
             detail = traceback.format_exc()
             try:  # the processes serve the next test, which makes groups of its own
-                if self.backend == "weft" and dist.is_initialized():
+                if dist.is_initialized():
                     dist.destroy_process_group()
             except BaseException:
                 detail += traceback.format_exc()
@@ -158,7 +184,7 @@ class Rank:
 
 def main():
     answers = os.fdopen(int(sys.argv[1]), "w", buffering=1)
-    rank = Rank(os.environ["BACKEND"])
+    rank = Rank()
     answers.write(json.dumps(rank.names()) + "\n")
     for line in sys.stdin:
         order = json.loads(line)

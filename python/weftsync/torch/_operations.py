@@ -41,12 +41,6 @@ class Operations:
         self._monitor = Monitor(store, rank, size)
         self._coalesced: Optional[list[Work]] = None
         self._count = 0
-        self._first = self.comm.query().operations
-
-    @property
-    def operations_called(self) -> int:
-        """The library's count of operations that follows from the collectives called."""
-        return self._first + self._count
 
     # ---- how an operation starts
 

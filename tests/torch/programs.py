@@ -1,0 +1,138 @@
+"""Whole programs over the backend weft, each started by torchrun: run.py calls `start`, torchrun runs this file."""
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+
+def program_lightning():
+    """Lightning's DDPStrategy(process_group_backend="weft") trains as one process does"""
+    import pytorch_lightning as lightning
+    import torch
+    import torch.distributed as dist
+    import training
+    from pytorch_lightning.strategies import DDPStrategy
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model, self.losses = training.seeded(training.perceptron), []
+
+        def training_step(self, batch, _):
+            assert dist.get_backend() == "weft", dist.get_backend()
+            loss = torch.nn.functional.cross_entropy(self.model(batch[0]), batch[1])
+            self.log("loss", loss, sync_dist=True)
+            self.losses.append(loss.item())
+            return loss
+
+        def configure_optimizers(self):
+            return training.adam(self)
+
+    size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
+    parts = [[one.chunk(size)[rank] for one in batch] for batch in training.batches()]
+    module = Module()
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = lightning.Trainer(
+            accelerator="cpu", devices=size, strategy=DDPStrategy(process_group_backend="weft"), max_epochs=1,
+            default_root_dir=folder, logger=False, enable_checkpointing=False, enable_progress_bar=False,
+            enable_model_summary=False, use_distributed_sampler=False)
+        trainer.fit(module, torch.utils.data.DataLoader(parts, batch_size=None))
+    assert len(module.losses) == training.STEPS, module.losses
+    training.expect_equal(module.model, training.reference(training.perceptron), "Lightning")
+
+
+def program_notebook():
+    """a process creates and destroys the group again and again, also after Ctrl-C in a collective"""
+    import torch
+    import torch.distributed as dist
+    size = int(os.environ["WORLD_SIZE"])
+    for use in range(3):
+        dist.init_process_group("weft")
+        value = torch.full((3,), float(dist.get_rank() + use))
+        dist.all_reduce(value)
+        assert value.tolist() == [sum(range(size)) + use * size] * 3, value
+        if use == 1:
+            if dist.get_rank() == 0:
+                threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+                try:
+                    dist.all_reduce(value)
+                except KeyboardInterrupt:
+                    value = None
+                assert value is None, "expected KeyboardInterrupt"
+            else:
+                time.sleep(1)
+        dist.destroy_process_group()
+
+
+def program_exit():
+    """the interpreter ends in seconds while operations are outstanding, without destroy_process_group"""
+    import torch
+    import torch.distributed as dist
+    dist.init_process_group("weft")
+    dist.barrier()
+    if dist.get_rank() == 0:
+        works = [dist.all_reduce(torch.ones(100000), async_op=True) for _ in range(3)]
+        works.append(dist.irecv(torch.ones(4), 1))
+        works.append(dist.all_reduce(torch.ones(4, 5).t(), async_op=True))
+        works[0].get_future().then(lambda _: None)
+        assert not works[0].is_completed()
+        sys.unraisablehook = sys.excepthook = lambda *error: os._exit(9)
+    else:
+        time.sleep(1)
+    Path(os.environ["WEFT_PROGRAM_ENDS"], os.environ["RANK"]).write_text(str(time.time()))
+
+
+def program_gloo_world():
+    """a group of weft inside a program whose default group is gloo, and both with forked loaders of data"""
+    import torch
+    import torch.distributed as dist
+    dist.init_process_group("gloo")
+    group = dist.new_group(backend="weft")
+    size = dist.get_world_size()
+    loader = torch.utils.data.DataLoader(range(20), batch_size=5, num_workers=2, multiprocessing_context="fork")
+    for number, batch in enumerate(loader):
+        one, other = batch.float(), batch.float()
+        works = [dist.all_reduce(one, async_op=True), dist.all_reduce(other, group=group, async_op=True)]
+        for work in works:
+            work.wait()
+        wanted = [float(size * (5 * number + n)) for n in range(5)]
+        assert one.tolist() == wanted and other.tolist() == wanted, (one, other)
+    assert dist.get_backend() == "gloo" and dist.get_backend(group) == "weft"
+    dist.destroy_process_group(group)
+    dist.all_reduce(torch.ones(1))
+    dist.destroy_process_group()
+
+
+CASES = {name: value for name, value in list(globals().items()) if name.startswith("program_")}
+EXIT_SECONDS = 15
+
+
+def start(name, python, size, environment, timeout, log):
+    """Run a case on local ranks. Returns its outcome and details."""
+    with tempfile.TemporaryDirectory() as ends:
+        process = subprocess.Popen(
+            [str(python), "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size),
+             __file__, name], env={**environment, "WEFT_PROGRAM_ENDS": ends}, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+        try:
+            output, _ = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            output, _ = process.communicate()
+            return "fail", f"{output}\nno end in {timeout:.0f} s"
+        log.write(output)
+        since = [float(path.read_text()) for path in Path(ends).iterdir()]
+        if process.returncode != 0:
+            return "fail", output
+        if since and time.time() - max(since) > EXIT_SECONDS:
+            return "fail", f"the processes ended {time.time() - max(since):.0f} s after the program"
+    return "pass", ""
+
+
+if __name__ == "__main__":
+    import weftsync.torch  # noqa: F401  registers the backend
+    CASES[sys.argv[1]]()
