@@ -1,5 +1,6 @@
 """Cases of the backend weft that torch's suite does not have. rank.py runs each on all ranks, in a process group."""
 import gc
+import inspect
 import time
 from datetime import timedelta
 
@@ -217,6 +218,44 @@ def weft_split():
             part.allreduce([value]).wait()
             expect(value.tolist() == [float(len(ranks))] * 2 and part.rank() == rank, "all-reduce", value)
             part.shutdown()
+
+
+def weft_device_backends():
+    """a backend for each device is refused before torch 2.14, which would use only the first"""
+    for backend in ("cpu:weft,cuda:nccl", "cpu:gloo,cuda:weft"):
+        try:
+            dist.new_group(backend=backend)
+        except ValueError as error:
+            expect("2.14" in str(error), "names the version", error)
+        else:
+            raise AssertionError(f"{backend} was accepted")
+    group = dist.new_group(backend="cpu:weft")
+    value = torch.ones(2)
+    dist.all_reduce(value, group=group)
+    expect(value.tolist() == [float(dist.get_world_size())] * 2, "cpu:weft", value)
+
+
+# What torch 2.14.1 calls from C++ (torch/csrc/distributed/c10d/py/PyBackend.hpp), and the number of arguments.
+BACKEND_CALLS = {"broadcast": 2, "allreduce": 2, "allreduce_sparse": 2, "allreduce_coalesced": 2, "reduce": 2,
+                 "allgather": 3, "all_gather_single": 3, "allgather_coalesced": 3, "all_gather_single_coalesced": 3,
+                 "gather": 3, "scatter": 3, "reduce_scatter": 3, "reduce_scatter_single": 3,
+                 "reduce_scatter_single_coalesced": 3, "all_to_all_single": 5, "alltoall": 3, "send": 3, "recv": 3,
+                 "recv_anysource": 2, "barrier": 1, "start_coalescing": 0, "end_coalescing": 0, "getBackendName": 0,
+                 "_get_sequence_number_for_group": 0, "_set_sequence_number_for_group": 0, "set_timeout": 1,
+                 "abort": 0, "shutdown": 0, "monitored_barrier": 2}
+
+
+def weft_signatures():
+    """the class for torch 2.14 takes the calls of torch 2.14.1 (the class itself is not run)"""
+    from weftsync.torch import _group
+    made = _group.backend_class()
+    for name, count in BACKEND_CALLS.items():
+        function = next((vars(one)[name] for one in made.__mro__ if name in vars(one)
+                         and not one.__module__.startswith(("torch", "pybind11"))), None)
+        expect(function is not None, "the class has its own method", name)
+        inspect.signature(function).bind(None, *[None] * count)
+    for name in ("supports_splitting", "supports_coalescing"):
+        expect(isinstance(getattr(made, name), property), "a property", name)
 
 
 CASES = {name: value for name, value in list(globals().items()) if name.startswith("weft_")}

@@ -70,11 +70,6 @@ class ProcessGroupWeft(Operations, dist.ProcessGroup):
         part._set_group_desc(group_desc or "undefined")
         return part
 
-    def _set_default_timeout(self, timeout: timedelta) -> None:
-        self._timeout = timeout
-
-    set_timeout = _set_default_timeout
-
     @property
     def _device_types(self) -> list[torch.device]:
         return [torch.device("cpu")]
@@ -84,25 +79,12 @@ class ProcessGroupWeft(Operations, dist.ProcessGroup):
             raise RuntimeError(f"No backend type associated with device type {torch.device(device).type}")
         return self
 
-    @property
-    def supports_splitting(self) -> bool:
-        """False: torch creates groups from ranks of this one through the store."""
-        return False
-
-    @property
-    def supports_coalescing(self) -> bool:
-        """False: batches of sends and receives start one by one."""
-        return False
-
-    def _get_sequence_number_for_group(self) -> int:
-        return self._count
-
-    def _set_sequence_number_for_group(self) -> None:
-        self._count = 0
-
 
 def backend_class() -> type:
-    """Make the class for torch 2.14 and later, where a backend in Python is a Backend. Not run with torch 2.13."""
+    """Make the class for torch 2.14 and later, where a backend in Python is a Backend.
+
+    Its methods are those that torch 2.14.1 calls from C++ (PyBackend.hpp). It has not been run.
+    """
     class BackendWeft(Operations, torch._C._distributed_c10d.Backend):
         def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
             torch._C._distributed_c10d.Backend.__init__(self, rank, size)
@@ -110,5 +92,8 @@ def backend_class() -> type:
 
         def getBackendName(self) -> str:  # torch's name
             return "weft"
+
+        def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
+            self._monitor.wait(timedelta(seconds=self._seconds(opts)), wait_all_ranks)
 
     return BackendWeft

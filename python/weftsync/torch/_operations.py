@@ -100,6 +100,8 @@ class Operations:
         tensor = single(tensors, "allreduce")
         return self._all_reduce("all_reduce", [tensor], options)
 
+    allreduce_sparse = allreduce
+
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Work:
         """Reduce several tensors of one type over all ranks, in place."""
         if not tensors:
@@ -343,8 +345,34 @@ class Operations:
         works, self._coalesced = self._coalesced or [], None
         return self._joint("coalesced", works, None)
 
+    start_coalescing, end_coalescing = _start_coalescing, _end_coalescing
+
     def _joint(self, name: str, works: list[Work], options: Any) -> Work:
         return JointWork(name, works, self._seconds(options))
+
+    @property
+    def supports_splitting(self) -> bool:
+        """False: torch creates groups from ranks of this one through the store."""
+        return False
+
+    @property
+    def supports_coalescing(self) -> bool:
+        """False: batches of sends and receives start one by one."""
+        return False
+
+    # ---- state
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Set the deadline of operations that have none of their own."""
+        self._timeout = timeout
+
+    _set_default_timeout = set_timeout
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._count
+
+    def _set_sequence_number_for_group(self) -> None:
+        self._count = 0
 
     # ---- end
 

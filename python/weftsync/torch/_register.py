@@ -19,20 +19,35 @@ def register() -> None:
     if NAME.upper() in dist.Backend._plugins:
         return
     dist.Backend.register_backend(NAME, _create, devices=["cpu"])
-    c10d.monitored_barrier = dist.monitored_barrier = _monitored_barrier(dist.monitored_barrier)
+    if not _has_python_backends():
+        c10d.monitored_barrier = dist.monitored_barrier = _monitored_barrier(dist.monitored_barrier)
+        c10d.BackendConfig.__init__ = _single(c10d.BackendConfig.__init__)
 
 
 def _create(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
     from . import _group
-    if _version() >= (2, 14):
+    if _has_python_backends():
         return _group.backend_class()(store, rank, size, timeout)
     return _group.ProcessGroupWeft(store, rank, size, timeout)
 
 
-def _version() -> tuple[int, int]:
+def _has_python_backends() -> bool:
+    """True for torch 2.14 and later: a backend in Python may be a Backend, not only a whole process group."""
     import torch
     major, minor = torch.__version__.split(".")[:2]
-    return int(major), int(minor)
+    return (int(major), int(minor)) >= (2, 14)
+
+
+def _single(original: Any) -> Any:
+    """Let a BackendConfig refuse this backend beside others, of which torch 2.13 would silently use only the first."""
+    def init(config: Any, backend: Any) -> None:
+        original(config, backend)
+        backends = set(map(str, config.device_backend_map.values()))
+        if NAME in backends and len(backends) > 1:
+            raise ValueError(f"weft: the backend {backend} needs torch 2.14 or later, which can combine backends of "
+                             'devices; with torch 2.13 use "weft" or "cpu:weft"')
+
+    return init
 
 
 def _monitored_barrier(original: Any) -> Any:
