@@ -23,6 +23,8 @@ METHOD = os.environ.get("BASELINE_METHOD", "fork")
 class TestDistBackendWithSpawn(distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase):
     def setUp(self):
         super().setUp()
+        # A spawned process takes this from the environment when it imports the suite.
+        distributed_test.INIT_METHOD = os.environ["INIT_METHOD"]
         self._start_processes(torch.multiprocessing.get_context(METHOD).Process)
 
 

@@ -235,7 +235,7 @@ def weft_device_backends():
     expect(value.tolist() == [float(dist.get_world_size())] * 2, "cpu:weft", value)
 
 
-# What torch 2.14.1 calls from C++ (torch/csrc/distributed/c10d/py/PyBackend.hpp), and the number of arguments.
+# Methods that torch 2.14.1 calls from C++ (torch/csrc/distributed/c10d/py/PyBackend.hpp), and their arguments' number.
 BACKEND_CALLS = {"broadcast": 2, "allreduce": 2, "allreduce_sparse": 2, "allreduce_coalesced": 2, "reduce": 2,
                  "allgather": 3, "all_gather_single": 3, "allgather_coalesced": 3, "all_gather_single_coalesced": 3,
                  "gather": 3, "scatter": 3, "reduce_scatter": 3, "reduce_scatter_single": 3,

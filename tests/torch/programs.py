@@ -1,5 +1,9 @@
-"""Whole programs over the backend weft, each started by torchrun: run.py calls `start`, torchrun runs this file."""
+"""Whole programs over the backend weft, each started by torchrun: run.py calls `start`, torchrun runs this file.
+
+They do not import weftsync.torch: torch finds the backend by the package's entry points.
+"""
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -7,6 +11,9 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PROJECT = ROOT / "python" / "pyproject.toml"
 
 
 def program_lightning():
@@ -107,32 +114,79 @@ def program_gloo_world():
     dist.destroy_process_group()
 
 
+def trains_alike(name):
+    """Run a program of examples/pytorch with gloo, and with the two lines that choose Weft. Expect equal losses."""
+    sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tools"), str(ROOT / "examples" / "pytorch")]
+    import progress
+    import pytorch as bench
+    losses = []
+
+    class Progress(progress.Progress):
+        def __iter__(self):
+            yield from super().__iter__()
+            losses.append(self.loss)
+
+    progress.Progress = Progress
+    sys.argv[1:] = ["--steps", "6"]
+    source = (ROOT / "examples" / "pytorch" / f"{name}.py").read_text()
+    for text in (bench.without_weft(source), source):
+        exec(compile(text, name, "exec"), {"__name__": "__main__", "__doc__": name})
+    gloo, weft = losses
+    assert abs(weft - gloo) < 1e-3 * gloo, losses
+    assert os.environ["WORLD_SIZE"] != "2" or weft == gloo, losses  # a sum of two numbers has one order
+
+
+def program_example_transformer():
+    """examples/pytorch/transformer.py gives the losses that it gives with gloo"""
+    trains_alike("transformer")
+
+
+def program_example_cnn():
+    """examples/pytorch/cnn.py gives the losses that it gives with gloo"""
+    trains_alike("cnn")
+
+
 CASES = {name: value for name, value in list(globals().items()) if name.startswith("program_")}
 EXIT_SECONDS = 15
 
 
+def entry_points(folder):
+    """Write into the folder what an installation of the package would have there: its entry points, for torch."""
+    listed = re.findall(r'\[project\.entry-points\."(torch.*?)"\]\nweft = "(.*)"', PROJECT.read_text())
+    assert len(listed) == 2, f"{PROJECT} has {len(listed)} entry points for torch, expected 2"
+    installed = Path(folder, "weftsync-0.dist-info")
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: weftsync\nVersion: 0\n")
+    (installed / "entry_points.txt").write_text("".join(f"[{group}]\nweft = {value}\n" for group, value in listed))
+
+
 def start(name, python, size, environment, timeout, log):
     """Run a case on local ranks. Returns its outcome and details."""
-    with tempfile.TemporaryDirectory() as ends:
+    with (tempfile.TemporaryDirectory() as ends, tempfile.TemporaryDirectory() as folder,
+          tempfile.TemporaryFile("w+") as output):
+        entry_points(folder)
         process = subprocess.Popen(
             [str(python), "-W", "ignore", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(size),
-             __file__, name], env={**environment, "WEFT_PROGRAM_ENDS": ends}, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+             __file__, name], env={**environment, "WEFT_PROGRAM_ENDS": ends,
+                                  "PYTHONPATH": f"{folder}:{environment['PYTHONPATH']}"},
+            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+        problem = ""
         try:
-            output, _ = process.communicate(timeout=timeout)
+            process.wait(timeout)
         except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            output, _ = process.communicate()
-            return "fail", f"{output}\nno end in {timeout:.0f} s"
-        log.write(output)
+            problem = f"no end in {timeout:.0f} s"
+            process.terminate()  # torchrun ends its ranks
+            process.wait()
+        output.seek(0)
+        text = output.read()
+        log.write(text)
         since = [float(path.read_text()) for path in Path(ends).iterdir()]
-        if process.returncode != 0:
-            return "fail", output
+        if problem or process.returncode != 0:
+            return "fail", f"{text}\n{problem}"
         if since and time.time() - max(since) > EXIT_SECONDS:
             return "fail", f"the processes ended {time.time() - max(since):.0f} s after the program"
     return "pass", ""
 
 
 if __name__ == "__main__":
-    import weftsync.torch  # noqa: F401  registers the backend
     CASES[sys.argv[1]]()

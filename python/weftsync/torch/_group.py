@@ -56,6 +56,10 @@ class ProcessGroupWeft(Operations, dist.ProcessGroup):
         """Return the number of ranks."""
         return self._weft_size
 
+    def monitored_barrier(self, timeout: Optional[timedelta] = None, wait_all_ranks: bool = False) -> None:
+        """Wait until all ranks have called, or raise an error that names the absent ranks on rank 0."""
+        self._monitor.wait(self._timeout if timeout is None else timeout, wait_all_ranks)
+
     def split_group(self, new_ranks: list[int], timeout: Optional[timedelta] = None, opts: Any = None,
                     group_name: Optional[str] = None, group_desc: Optional[str] = None,
                     device_types: Any = None) -> Optional[ProcessGroupWeft]:

@@ -311,10 +311,6 @@ class Operations:
         return self._start("barrier", lambda seconds: self.comm.barrier(timeout=seconds, wait=False),
                            _options(opts, timeout), [], [])
 
-    def monitored_barrier(self, timeout: Optional[timedelta] = None, wait_all_ranks: bool = False) -> None:
-        """Wait until all ranks have called, or raise an error that names the absent ranks on rank 0."""
-        self._monitor.wait(self._timeout if timeout is None else timeout, wait_all_ranks)
-
     # ---- messages
 
     def send(self, tensors: Tensors, dst_rank: int, tag: int = 0) -> Work:

@@ -1,0 +1,33 @@
+"""A progress bar with the time of a step, on rank 0."""
+import statistics
+import sys
+import time
+
+import torch.distributed as dist
+
+WIDTH = 30
+
+
+class Progress:
+    """Iterates over the numbers of steps. After the last one it prints the loss and the median time of a step."""
+
+    def __init__(self, steps):
+        self.steps, self.loss, self.seconds = steps, float("nan"), []
+
+    def __iter__(self):
+        for step in range(self.steps):
+            begin = time.perf_counter()
+            yield step
+            self.seconds.append(time.perf_counter() - begin)
+            if dist.get_rank() == 0 and sys.stderr.isatty():
+                done = (step + 1) * WIDTH // self.steps
+                print(f"\r[{'#' * done:{WIDTH}}] {step + 1}/{self.steps}  loss {self.loss:.3f}  "
+                      f"{self.milliseconds():.1f} ms a step", end="", file=sys.stderr, flush=True)
+        if dist.get_rank() == 0:
+            if sys.stderr.isatty():
+                print(file=sys.stderr)
+            print(f"{dist.get_backend()}: loss {self.loss:.6f}, {self.milliseconds():.1f} ms a step", flush=True)
+
+    def milliseconds(self):
+        """Return the median time of a step, without the first ones, which set up connections and memory."""
+        return 1000 * statistics.median(self.seconds[5:] or self.seconds)
