@@ -20,7 +20,7 @@ from ._errors import converted, refused
 from ._messages import Messages
 from ._monitor import Monitor
 from ._sparse import SparseSum
-from ._tensors import Reduction, checked, elements, flat, part, reduction, single, spread
+from ._tensors import Reduction, checked, flat, part, reduction, single, spread
 from ._work import Finish, JointWork, RequestWork, Work
 
 Tensors = Sequence[torch.Tensor]
@@ -165,7 +165,7 @@ class Operations:
             raise refused(name, "tensors must all have the same type")
         source, target = flat(inputs), output.detach() if output.is_contiguous() else torch.empty_like(
             output, memory_format=torch.contiguous_format)
-        counts = [elements(one) for one in inputs] if len(inputs) > 1 else []
+        counts = [one.numel() for one in inputs] if len(inputs) > 1 else []
         finish = None if target.data_ptr() == output.data_ptr() else lambda: spread(target.view(-1), [output])
         if _overlap(source, target):
             source = source.clone()
@@ -205,8 +205,8 @@ class Operations:
 
     def _all_gather(self, outputs: Tensors, input: torch.Tensor, options: Any) -> Work:
         self._same(outputs, input, "allgather")
-        source, counts = flat([input]), [elements(one) for one in outputs]
-        if counts[self._weft_rank] != elements(input):
+        source, counts = flat([input]), [one.numel() for one in outputs]
+        if counts[self._weft_rank] != input.numel():
             raise refused("allgather", f"invalid tensor size at index {self._weft_rank} of the output list (expected "
                           f"{tuple(input.shape)}, got {tuple(outputs[self._weft_rank].shape)})")
         target = torch.empty(sum(one.numel() for one in outputs), dtype=input.dtype)
@@ -301,7 +301,7 @@ class Operations:
         self._same([*output_tensors, *input_tensors], output_tensors[0], "alltoall")
         source = torch.cat([one.detach().reshape(-1) for one in input_tensors])
         target = torch.empty(sum(one.numel() for one in output_tensors), dtype=source.dtype)
-        given, taken = ([elements(one) for one in tensors] for tensors in (input_tensors, output_tensors))
+        given, taken = ([one.numel() for one in tensors] for tensors in (input_tensors, output_tensors))
         return self._start("all_to_all", lambda seconds: self.comm.all_to_all_v(
             part(source), given, part(target), taken, timeout=seconds, wait=False), _options(opts), input_tensors,
             output_tensors, lambda: spread(target, output_tensors))
@@ -405,12 +405,12 @@ class Operations:
         if not sizes:
             if (tensor.shape[0] if tensor.dim() else tensor.numel()) % self._weft_size:
                 raise refused("alltoall_base", "Tensor's dim 0 does not divide equally across group size", RuntimeError)
-            return [elements(tensor) // self._weft_size] * self._weft_size
+            return [tensor.numel() // self._weft_size] * self._weft_size
         if len(sizes) != self._weft_size:
             raise refused("alltoall_base", "Number of tensor splits not equal to group size", RuntimeError)
         if sum(sizes) != tensor.shape[0]:
             raise refused("alltoall_base", "Split sizes doesn't match total dim 0 size", RuntimeError)
-        row = elements(tensor) // max(tensor.shape[0], 1)
+        row = tensor.numel() // max(tensor.shape[0], 1)
         return [size * row for size in sizes]
 
 

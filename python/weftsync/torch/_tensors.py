@@ -11,19 +11,15 @@ from .._memory import Region
 from ..constants import DType, Op
 from ._errors import refused
 
-# Element type, and the number of its elements in one of the tensor's.
-_ELEMENTS = {torch.uint8: (DType.U8, 1), torch.int8: (DType.I8, 1), torch.int16: (DType.I16, 1),
-             torch.int32: (DType.I32, 1), torch.int64: (DType.I64, 1), torch.uint16: (DType.U16, 1),
-             torch.uint32: (DType.U32, 1), torch.uint64: (DType.U64, 1), torch.float16: (DType.F16, 1),
-             torch.bfloat16: (DType.BF16, 1), torch.float32: (DType.F32, 1), torch.float64: (DType.F64, 1),
-             torch.float8_e4m3fn: (DType.F8_E4M3, 1), torch.float8_e5m2: (DType.F8_E5M2, 1),
-             torch.bool: (DType.U8, 1), torch.complex64: (DType.F32, 2), torch.complex128: (DType.F64, 2)}
+_ELEMENTS = {torch.uint8: DType.U8, torch.int8: DType.I8, torch.int16: DType.I16, torch.int32: DType.I32,
+             torch.int64: DType.I64, torch.uint16: DType.U16, torch.uint32: DType.U32, torch.uint64: DType.U64,
+             torch.float16: DType.F16, torch.bfloat16: DType.BF16, torch.float32: DType.F32, torch.float64: DType.F64,
+             torch.float8_e4m3fn: DType.F8_E4M3, torch.float8_e5m2: DType.F8_E5M2, torch.bool: DType.BOOL,
+             torch.complex64: DType.C64, torch.complex128: DType.C128}
 
 _Red = dist.ReduceOp.RedOpType
 _OPS = {_Red.SUM: Op.SUM, _Red.AVG: Op.AVG, _Red.PRODUCT: Op.PROD, _Red.MIN: Op.MIN, _Red.MAX: Op.MAX,
         _Red.BAND: Op.BAND, _Red.BOR: Op.BOR, _Red.BXOR: Op.BXOR, _Red.PREMUL_SUM: Op.PREMUL_SUM}
-# Sums of truth values are logical or, products are logical and.
-_BOOL_OPS = {Op.SUM: Op.MAX, Op.PROD: Op.MIN}
 _COMPLEX_OPS = (Op.SUM, Op.AVG, Op.PREMUL_SUM)
 _BITWISE = (Op.BAND, Op.BOR, Op.BXOR)
 
@@ -44,10 +40,8 @@ def reduction(reduce_op: Any, dtype: torch.dtype, size: int) -> Reduction:
         raise refused("reduction", f"Cannot use ReduceOp.{op.name} with elements of type {dtype}", RuntimeError)
     if dtype.is_complex and op not in _COMPLEX_OPS:
         raise refused("reduction", f"all_reduce does not support {kind} on complex tensors", RuntimeError)
-    if dtype == torch.bool:
-        if op in (Op.AVG, Op.PREMUL_SUM):
-            raise refused("reduction", f"Cannot use ReduceOp.{op.name} with Boolean tensors", RuntimeError)
-        return Reduction(_BOOL_OPS.get(op, op))
+    if dtype == torch.bool and op in (Op.AVG, Op.PREMUL_SUM):
+        raise refused("reduction", f"Cannot use ReduceOp.{op.name} with Boolean tensors", RuntimeError)
     if op == Op.PREMUL_SUM:
         return Reduction(op, _factor(reduce_op))
     if op == Op.AVG and not (dtype.is_floating_point or dtype.is_complex):
@@ -61,22 +55,13 @@ def _factor(reduce_op: Any) -> float:
     return float(factor)
 
 
-def elements(tensor: torch.Tensor) -> int:
-    """Return the number of Weft's elements in the tensor."""
-    return int(tensor.numel()) * _element(tensor.dtype)[1]
-
-
-def _element(dtype: torch.dtype) -> tuple[DType, int]:
-    found = _ELEMENTS.get(dtype)
-    if found is None:
-        raise refused("collective", f"Invalid scalar type: elements of type {dtype} are not supported", RuntimeError)
-    return found
-
-
 def part(tensor: torch.Tensor) -> Region:
     """Describe the elements of a contiguous tensor, which the Region keeps alive."""
-    dtype, per = _element(tensor.dtype)
-    return Region(tensor.data_ptr(), dtype, (tensor.numel() * per,), (1,), True, tensor)
+    dtype = _ELEMENTS.get(tensor.dtype)
+    if dtype is None:
+        raise refused("collective", f"Invalid scalar type: elements of type {tensor.dtype} are not supported",
+                      RuntimeError)
+    return Region(tensor.data_ptr(), dtype, (tensor.numel(),), (1,), True, tensor)
 
 
 def raw(tensor: torch.Tensor) -> Region:
