@@ -364,7 +364,7 @@ WEFT_API weft_status weft_reducer_finish(weft_reducer* reducer, const weft_finis
  * backward). The step is over here on return. finish returns WEFT_ERR_STEP_FAILED on every other rank, with
  * failed_ranks and the text "rank N: <text>", and the next step works. A LOCAL step fails the synchronised
  * step after it. If another rank may complete the step without this one (250 ms after the last gradient, for
- * example) the communicator fails instead, with the same code. Blocks like finish.
+ * example) the communicator fails instead, with WEFT_ERR_ABORTED and the same text. Blocks like finish.
  * text: UTF-8, cut at 512 bytes; NULL: none.
  * Returns: WEFT_ERR_STATE without an open step; the communicator's failure.
  * Threads: one thread at a time per reducer. Since 0.9 */

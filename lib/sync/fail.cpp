@@ -64,9 +64,10 @@ Status Reducer::fail_step(std::string_view text) {
 
 void Reducer::fail_comm(std::string_view text) {
   const int rank = state_->comm->rank();
-  state_->comm->fail(Status::error(Code::kStepFailed, cat("rank ", rank, ": ", StepFailures::cut(text),
-                                                          " (it called weft_reducer_fail in ", step_text(),
-                                                          ", which other ranks may complete without it)"))
+  // Not kStepFailed, which says that the next step works.
+  state_->comm->fail(Status::error(Code::kAborted, cat("rank ", rank, ": ", StepFailures::cut(text),
+                                                       " (it called weft_reducer_fail in ", step_text(),
+                                                       ", which other ranks may complete without it)"))
                          .with_ranks({rank})
                          .with_step(stats_.steps));
 }

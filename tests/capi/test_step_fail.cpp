@@ -357,7 +357,7 @@ TEST_CASE("the last bucket does not wait for a late finish on another rank") {
                 std::this_thread::sleep_for(std::chrono::milliseconds(2));
               trainer.expect(finished, "rank 1's finish waits for rank 0's");
               if (fails) {
-                trainer.expect(weft_reducer_fail(trainer.reducer(), "late") == WEFT_ERR_STEP_FAILED, "fail");
+                trainer.expect(weft_reducer_fail(trainer.reducer(), "late") == WEFT_ERR_ABORTED, "fail");
               } else {
                 trainer.expect(weft_reducer_finish(trainer.reducer(), nullptr) == WEFT_OK, "finish");
               }
@@ -427,13 +427,12 @@ TEST_CASE("a rank that the others may have left behind fails the communicator in
             trainer.expect(waited == WEFT_OK || rank.rank == 1, "wait_param");
           }
           if (rank.rank == 0) {
-            trainer.expect(weft_reducer_fail(trainer.reducer(), "bad batch") == WEFT_ERR_STEP_FAILED,
-                           "status");
+            trainer.expect(weft_reducer_fail(trainer.reducer(), "bad batch") == WEFT_ERR_ABORTED, "status");
             trainer.expect(trainer.text().find("rank 0: bad batch") != std::string::npos, trainer.text());
           } else {
             // The results have arrived, and the failure may have arrived as well.
             const weft_status ended = weft_reducer_finish(trainer.reducer(), nullptr);
-            trainer.expect(ended == WEFT_OK || ended == WEFT_ERR_STEP_FAILED, "status");
+            trainer.expect(ended == WEFT_OK || ended == WEFT_ERR_ABORTED, "status");
           }
           weft_status next = WEFT_OK;
           for (int step = 0; step < 2 && next == WEFT_OK; step++) {
@@ -442,7 +441,9 @@ TEST_CASE("a rank that the others may have left behind fails the communicator in
             trainer.ready_all(0, kParams, false);
             next = weft_reducer_finish(trainer.reducer(), nullptr);
           }
-          trainer.expect(next == WEFT_ERR_STEP_FAILED, "status");
+          // A program that skips failed steps (WEFT_ERR_STEP_FAILED) must not go on with a failed
+          // communicator.
+          trainer.expect(next == WEFT_ERR_ABORTED, "status");
         }) == "");
 }
 
@@ -464,13 +465,15 @@ TEST_CASE(
               weft_reducer_ready(trainer.reducer(), 0, trainer.gradient(0), nullptr);
             if (rank.rank == 0) {
               const weft_status failed = weft_reducer_fail(trainer.reducer(), "bad batch");
-              trainer.expect(failed == (knows ? WEFT_OK : WEFT_ERR_STEP_FAILED), "fail");
+              trainer.expect(failed == (knows ? WEFT_OK : WEFT_ERR_ABORTED), "fail");
             } else {
               const weft_status ended = weft_reducer_finish(trainer.reducer(), nullptr);
-              trainer.expect(ended == WEFT_ERR_STEP_FAILED || (!knows && ended == WEFT_ERR_STATE), "finish");
+              trainer.expect(ended == (knows ? WEFT_ERR_STEP_FAILED : WEFT_ERR_ABORTED) ||
+                                 (!knows && ended == WEFT_ERR_STATE),
+                             "finish");
             }
             const weft_status next = weft_reducer_begin(trainer.reducer(), nullptr);
-            trainer.expect(next == (knows ? WEFT_OK : WEFT_ERR_STEP_FAILED), "begin");
+            trainer.expect(next == (knows ? WEFT_OK : WEFT_ERR_ABORTED), "begin");
             if (next != WEFT_OK) return;
             trainer.ready_all(0, kParams);
             trainer.expect(weft_reducer_finish(trainer.reducer(), nullptr) == WEFT_OK, "finish");
