@@ -52,7 +52,7 @@ Status Group::other_size(const Join& join) {
                  cat("rank ", join.rank, " says that there are ", join.size, " ranks, rank ", first, " says ",
                      size_, ": give all ranks the same size (WEFT_SIZE, or weft_comm_options.size)"))
                  .with_ranks({join.rank});
-  expected_ = std::min(size_, join.size);
+  expected_ = std::max(size_, join.size);
   answered_ = present_ + 1;
   fail_members(failure_);
   return failure_;

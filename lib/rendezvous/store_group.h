@@ -74,7 +74,7 @@ class Group {
   int given_ = 0;             // number of ranks that have contributed to it
   std::string notes_;         // about rejected joiners
   Status failure_;            // sticky
-  int expected_ = 0;          // number of ranks that must receive the size mismatch: the smaller of the sizes
+  int expected_ = 0;          // number of ranks that must receive the size mismatch: the largest of the sizes
   int answered_ = 0;          // number of ranks that have received it
 };
 
