@@ -53,6 +53,14 @@ Descriptor Descriptor::of(const CollectiveArgs& args) {
   return d;
 }
 
+std::string call_text(const CollectiveArgs& args) {
+  Descriptor call = Descriptor::of(args);
+  const bool message = args.coll == Coll::kSend || args.coll == Coll::kRecv;
+  if (!message || args.whole != nullptr) return call.text();
+  call.coll = static_cast<uint8_t>(args.coll);
+  return cat(call.text(), args.coll == Coll::kSend ? " to rank " : " from rank ", args.peer);
+}
+
 Status CollectiveLane::prepare(const DeviceCall& /*call*/) {
   return Status::error(Code::kUnsupported,
                        "this communicator does not support device memory: pass host memory, or create it "

@@ -128,6 +128,10 @@ struct CollectiveArgs {
   Composite* composite = nullptr;
 };
 
+// Returns the call as its own rank made it, for errors: "recv f32 x 10 from rank 1". In descriptors a receive
+// is the send that it matches.
+std::string call_text(const CollectiveArgs& args);
+
 // Returns the slot number that errors of an operation show: that of the user's call.
 inline uint64_t reported_slot(const CollectiveArgs& args, uint64_t slot) {
   return args.whole != nullptr ? args.whole->slot : slot;

@@ -159,7 +159,7 @@ Status Comm::run_until(Lane& lane, const CollectiveArgs& args, MakeDeadline&& ma
     engine.locked([&] { request.deadline = deadline; });
     return request.done();
   };
-  complete(done, [&] { return Descriptor::of(args).text(); });
+  complete(done, [&] { return call_text(args); });
   return request.result;
 }
 

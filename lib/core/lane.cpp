@@ -312,7 +312,7 @@ FlightLane Lane::flight() {
 }
 
 std::string Lane::text_of(const Request& request, uint64_t slot) const {
-  return cat("operation ", slot, " (", Descriptor::of(request.args).text(), ") on rank ", comm_.rank());
+  return cat("operation ", slot, " (", call_text(request.args), ") on rank ", comm_.rank());
 }
 
 }  // namespace weft
