@@ -120,6 +120,8 @@ def milliseconds(seconds: Optional[float]) -> int:
     """Convert a timeout in seconds to milliseconds. None: the called function's default; math.inf: no limit."""
     if seconds is None:
         return 0
+    if not seconds > 0:
+        raise ValueError(f"a timeout is {seconds} s, expected more than 0, math.inf (no limit) or None (the default)")
     return TIMEOUT_INFINITE if math.isinf(seconds) else max(1, round(seconds * 1000))
 
 

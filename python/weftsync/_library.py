@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any, Optional
 
 from . import _abi
 from ._deferred import deferred, destroy_deferred
@@ -80,24 +80,20 @@ def status_string(code: int) -> str:
     return str(lib.status_string(code).decode())
 
 
-def check(code: int, describe: Optional[Callable[[_abi.Error], Any]] = None) -> None:
-    """Raise WeftError unless code is OK. Also destroys deferred objects, and raises exceptions of signal handlers.
+def check(code: int) -> None:
+    """Raise WeftError unless code is OK. code is that of this thread's last call.
 
-    describe fills a weft_error with the last error of the object whose call failed. For a communicator that works it
-    has code 0, and the text says why the last call was refused.
+    Also destroys deferred objects, and raises exceptions of signal handlers.
     """
     if code == 0 and not raised and not deferred:
         return
+    error = _abi.Error()
+    if code != 0 and lib.last_error(error) != code:  # ERR_NOT_DONE has no details
+        error = _abi.Error()
     destroy_deferred()
     raise_raised()
-    if code == 0:
-        return
-    error = _abi.Error()
-    if describe is not None:
-        describe(error)
-    if error.code != code and not (error.code == 0 and error.text):  # an earlier failure, or no details
-        error = _abi.Error()
-    raise_error(code, error)
+    if code != 0:
+        raise_error(code, error)
 
 
 def raise_error(code: int, error: _abi.Error, cause: Optional[BaseException] = None) -> None:

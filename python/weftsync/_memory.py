@@ -118,8 +118,13 @@ def region(array: Any) -> Region:
     if isinstance(array, Region):
         return array
     if isinstance(array, np.ndarray):
-        # NumPy refuses to resize an array that has a weak reference, even with refcheck=False.
-        return _from_ndarray(array, (array, weakref.ref(array)))
+        # NumPy refuses to resize an array that has a weak reference, even with refcheck=False. A view's memory is that
+        # of its base.
+        owners, base = [array], array.base
+        while isinstance(base, np.ndarray):
+            owners.append(base)
+            base = base.base
+        return _from_ndarray(array, (array, [weakref.ref(owner) for owner in owners]))
     if hasattr(array, "__dlpack__"):
         return _from_dlpack(array)
     try:

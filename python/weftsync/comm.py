@@ -230,7 +230,7 @@ class Comm(Collectives, Handle):
         self._raise(lib.flight_write(self._handle, str(folder).encode()))
 
     def _raise(self, code: int) -> None:
-        check(code, lambda error: lib.comm_error(self._handle, error))
+        check(code)
 
 
 def _gathering(all_gather: AllGather, size: int, failures: list[BaseException]) -> Callable[..., int]:

@@ -2,8 +2,9 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
-from typing import Callable, NamedTuple, Optional, Union
+from typing import Callable, Literal, NamedTuple, Optional, Union
 
 from . import _abi, _interrupt
 from ._handle import Handle
@@ -35,8 +36,9 @@ class Context(Handle):
     progress     "thread": a thread of the context drives operations; "caller": only the program's threads do, inside
                  their calls
     log          function that receives (LogLevel, line). It runs on any thread, one call at a time; calls into Weft
-                 inside it raise ERR_STATE. None: nothing is logged
-    log_level    the least severe level that log receives
+                 inside it raise ERR_STATE. None: the logger "weftsync" of the module logging, which prints warnings
+                 and errors unless the program configures it; False: nothing is logged
+    log_level    the least severe level that is logged; None: WARN, and for the logger its level at this time
     module_path  folder of backend modules; None: the folder of libweft.so
     flight_path  folder into which each rank of a failing communicator writes its flight record; None: WEFT_FLIGHT, else
                  nothing is written
@@ -50,7 +52,8 @@ class Context(Handle):
     _destructor = "context_destroy"
 
     def __init__(self, *, progress: Union[Progress, str] = Progress.THREAD,
-                 log: Optional[Callable[[LogLevel, str], None]] = None, log_level: LogLevel = LogLevel.WARN,
+                 log: Union[Callable[[LogLevel, str], None], None, Literal[False]] = None,
+                 log_level: Optional[LogLevel] = None,
                  module_path: Optional[PathLike] = None, flight_path: Optional[PathLike] = None,
                  host_waits: bool = False) -> None:
         options = _abi.ContextOptions(version=VERSION_NUMBER, module_path=_path(module_path),
@@ -60,8 +63,10 @@ class Context(Handle):
             options.flags |= ContextFlag.HOST_WAITS
         options.progress = choice(Progress, progress, "progress")
         self._log = None
-        if log is not None:
-            report = log
+        if log is not False:
+            report = _report if log is None else log
+            if log_level is None:
+                log_level = _logger_level() if log is None else LogLevel.WARN
             # The library calls the callback as long as the context exists, so the object keeps it alive.
             self._log = _abi.log_fn(_interrupt.keeping(
                 lambda _, level, line: report(LogLevel(level), line.decode("utf-8", "replace"))))
@@ -110,6 +115,20 @@ class Context(Handle):
     def trace_write(self, path: PathLike) -> None:
         """Write the recorded events to a file as a Chrome trace (JSON), which Perfetto opens."""
         check(lib.trace_write(self._handle, os.fsencode(path)))
+
+
+_logger = logging.getLogger("weftsync")
+_LEVELS = {LogLevel.ERROR: logging.ERROR, LogLevel.WARN: logging.WARNING, LogLevel.INFO: logging.INFO,
+           LogLevel.DEBUG: logging.DEBUG}
+
+
+def _report(level: LogLevel, line: str) -> None:
+    _logger.log(_LEVELS[level], "%s", line)
+
+
+def _logger_level() -> LogLevel:
+    """Return the least severe level that the logger passes on."""
+    return max((one for one, level in _LEVELS.items() if _logger.isEnabledFor(level)), default=LogLevel.OFF)
 
 
 def _path(path: Optional[PathLike]) -> Optional[bytes]:

@@ -380,7 +380,7 @@ class Reducer(Handle):
         The exception propagates on this rank. On the other ranks finish raises WeftError ERR_STEP_FAILED with the type
         and the text of the exception: "rank 0: ValueError: bad batch". The gradients are not reduced. The next step
         works, so a bad batch can be skipped. But a block that raises more than 250 ms after its last gradient may fail
-        the communicator, because other ranks may have completed the step. A block that calls `fail` must end with an
+        the communicator (ERR_ABORTED), because other ranks may have completed the step. A block that calls `fail` must end with an
         exception. KeyboardInterrupt and SystemExit abort the communicator instead, without waiting for other ranks.
 
             with reducer.step(skip_nonfinite=True):
@@ -570,7 +570,7 @@ class Reducer(Handle):
 
     def _check(self, code: int) -> None:
         if code or raised or deferred:
-            check(code, lambda error: lib.reducer_error(self._handle, error))
+            check(code)
 
 
 def _param_list(params: Sequence[Param]) -> tuple[Any, list[Any]]:

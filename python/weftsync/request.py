@@ -63,7 +63,7 @@ class Request(Handle):
 
     def _check(self, code: int, lent: Any) -> None:
         try:
-            check(code, lambda error: lib.request_error(self._handle, error))
+            check(code)
         except WeftError as error:
             add_cause(error, lent)
             raise

@@ -222,6 +222,9 @@ def test_lent_and_dropped():
             gc.collect()
             expect_raises(BufferError, "", buffer.append, 1)
             expect_raises(ValueError, "resize", values.resize, 8, refcheck=False)
+            whole = np.zeros(8)
+            request = comm.recv(whole[4:], 1, wait=False)
+            expect_raises(ValueError, "resize", whole.resize, 800_000, refcheck=False)
             alive = weakref.ref(values)
             del values
             gc.collect()
@@ -229,6 +232,7 @@ def test_lent_and_dropped():
         comm.barrier()
         if comm.rank == 1:
             comm.send(np.ones(4, np.uint8), 0)
+            comm.send(np.ones(4), 0)
             comm.send(np.ones(4), 0)
         if comm.rank == 0:
             cases.wait_until(lambda: all(request.over() for request in comm._outstanding), "the messages arrive")

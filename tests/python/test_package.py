@@ -4,8 +4,11 @@ import array
 import enum
 import gc
 import inspect
+import logging
+import math
 import re
 import sys
+import time
 import weakref
 
 from dlpack import Producer, Torch
@@ -294,6 +297,89 @@ def test_context():
         expect_raises(weft.WeftError, "depth", weft.Hook, context, "allreduce", depth=4)
     expect(lines and all(isinstance(line, str) for _, line in lines), "log lines", lines)
     expect(context.closed and weft.version() >= 900, "closed")
+
+
+def test_log():
+    """without a function warnings go to the logger "weftsync", and log=False logs nothing"""
+    lines = []
+
+    class Lines(logging.Handler):
+        def emit(self, record):
+            lines.append((record.levelno, record.getMessage()))
+
+    logger, handler = logging.getLogger("weftsync"), Lines()
+    logger.addHandler(handler)
+    try:
+        def lines_of(**options):
+            lines.clear()
+            with weft.Context(**options) as context, weft.Comm(context, rank=0, size=1, store="unix:@weft-python-log"):
+                return list(lines)
+
+        expect_equal(lines_of(), [])  # nothing that deserves a warning
+        logger.setLevel(logging.INFO)
+        told = lines_of()
+        expect(told and {level for level, _ in told} == {logging.INFO}, "lines of level INFO", told)
+        expect_equal(lines_of(log_level=weft.LogLevel.WARN), [])
+        expect_equal(lines_of(log=False), [])
+    finally:
+        logger.setLevel(logging.NOTSET)
+        logger.removeHandler(handler)
+
+
+def test_late_rank():
+    """a rank that is late is named on the logger of the other ranks after 5 s"""
+    lines = []
+
+    class Lines(logging.Handler):
+        def emit(self, record):
+            lines.append((record.levelno, record.getMessage()))
+
+    handler = Lines()
+    logging.getLogger("weftsync").addHandler(handler)
+    try:
+        def body(comm):
+            if comm.rank == 1:
+                time.sleep(6)
+            comm.barrier()
+
+        ranks(body, 2)
+    finally:
+        logging.getLogger("weftsync").removeHandler(handler)
+    found = [line for level, line in lines if level == logging.WARNING and "barrier" in line and "rank 1" in line]
+    expect(found, "a warning that names rank 1", lines)
+
+
+def test_timeouts():
+    """timeouts that are not positive are refused with the value and what is allowed"""
+    def body(comm):
+        values = np.ones(3)
+        for wrong in (-3, 0, -math.inf, math.nan):
+            for call in (lambda: comm.all_reduce(values, timeout=wrong), lambda: comm.barrier(timeout=wrong),
+                         lambda: weft.Comm(timeout=wrong), lambda: weft.Comm(init_timeout=wrong)):
+                error = expect_raises(ValueError, f"a timeout is {wrong} s", call)
+                expect("math.inf" in str(error), "what is allowed", error)
+        request = comm.barrier(wait=False)
+        expect_raises(ValueError, "a timeout is -4 s", request.wait, -4)
+        request.wait(timeout=math.inf)
+
+    ranks(body)
+
+    def waits(comm):
+        if comm.rank == 0:
+            comm.recv(np.ones(3), 1, timeout=0.2)
+
+    expect_raises(weft.WeftError, "recv f64 x 3 from rank 1", ranks, waits)
+
+
+def test_error_texts_after_a_failure():
+    """errors of wrong arguments keep their texts when the communicator has failed"""
+    def body(comm):
+        comm.abort("for a test")
+        expect_raises(weft.WeftError, "op is 55: allowed", comm.all_reduce, np.ones(3), op=55)
+        expect_raises(weft.WeftError, "root is 9", comm.broadcast, np.ones(3), root=9)
+        expect_raises(weft.WeftError, "for a test", comm.barrier)
+
+    ranks(body)
 
 
 def test_split():
