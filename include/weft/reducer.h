@@ -97,6 +97,19 @@ typedef int32_t weft_divide;
 #define WEFT_DIVIDE_ACTIVE 1  /* number of ranks that have data in this step */
 #define WEFT_DIVIDE_WEIGHTS 2 /* sum of the ranks' weights (number of samples, say): a weighted mean */
 
+/* Says who adds up the micro-batches of LOCAL steps. docs/reducer.md explains the choice. */
+typedef int32_t weft_accumulation;
+/* Not chosen. The view modes then mean PROGRAM. LOCAL steps in copy mode, with sparse gradients or with
+ * WEFT_REDUCER_COPY_STRAYS are refused, because a gradient's values do not show what was meant. */
+#define WEFT_ACCUMULATION_UNSET 0
+/* The program: ready hands over the sum of all micro-batches since the last synchronised step (PyTorch's
+ * .grad under no_sync, without clearing it). LOCAL steps copy nothing. A parameter that was ready in a LOCAL
+ * step and is absent from the synchronised one contributes what lies where its result goes. */
+#define WEFT_ACCUMULATION_PROGRAM 1
+/* The reducer, in copy mode only: every ready hands over the gradient of its micro-batch alone, so the
+ * program clears gradients before each micro-batch. */
+#define WEFT_ACCUMULATION_REDUCER 2
+
 #define WEFT_ROOT_LAST_ACTIVE -1 /* as a root: the highest rank that has data */
 
 /* Options of weft_reducer_create. */
@@ -111,10 +124,12 @@ typedef struct weft_reducer_options {
   weft_hook* hook;               /* default allreduce */
   weft_bucket_fn on_bucket;      /* default: none */
   void* on_bucket_user_data;
-  int64_t timeout_ms;      /* a step's deadline from its finish call; default: the communicator's */
-  uint64_t flags;          /* WEFT_REDUCER_*; equal on all ranks */
-  weft_divide divide_by;   /* equal on all ranks; default WEFT_DIVIDE_WORLD */
-  uint32_t reserved;       /* 0 */
+  int64_t timeout_ms;    /* a step's deadline from its finish call; default: the communicator's */
+  uint64_t flags;        /* WEFT_REDUCER_*; equal on all ranks */
+  weft_divide divide_by; /* equal on all ranks; default WEFT_DIVIDE_WORLD */
+  /* Says who adds up LOCAL steps; equal on all ranks. Default: PROGRAM in the view modes; LOCAL steps in copy
+   * mode need a choice. */
+  weft_accumulation accumulation;
   const weft_plan* plan;   /* equal on all ranks; default: by bucket_limits */
   weft_dtype reduce_dtype; /* F16, BF16 or F32: gradients of these types (and C64, as pairs) are communicated
                               and summed as this type, and bucket_limits count its bytes. Sparse gradients
@@ -166,8 +181,8 @@ typedef struct weft_reducer_options {
 /* Computes the norms of the reduced gradients (weft_reducer_norms). Needed for
  * weft_finish_options.clip_norm, WEFT_FINISH_SKIP and WEFT_FINISH_SKIP_NONFINITE. */
 #define WEFT_REDUCER_NORMS UINT64_C(256)
-/* Copy mode: local steps accumulate in F32 what is communicated in 16 bits. These buckets take twice their
- * memory. */
+/* With WEFT_ACCUMULATION_REDUCER: local steps accumulate in F32 what is communicated in 16 bits. These
+ * buckets take twice their memory. */
 #define WEFT_REDUCER_ACCUMULATE_F32 UINT64_C(512)
 /* The indices of each rank's sparse gradients are those of the first synchronised step: later steps
  * communicate values only (zeros for an absent parameter), and other indices fail the step. */
@@ -176,7 +191,7 @@ typedef struct weft_reducer_options {
  * once, in the order of the ranks. Costs more traffic between hosts of several ranks. */
 #define WEFT_REDUCER_DETERMINISTIC UINT64_C(2048)
 /* View mode: ready accepts a gradient outside its view, laid out by the parameter's strides, and copies it
- * into the view; after local steps it adds it to what they left there. */
+ * into the view, also in LOCAL steps. It replaces what is there. */
 #define WEFT_REDUCER_COPY_STRAYS UINT64_C(4096)
 /* With SHARDED, in view mode, over a backend whose ranks share memory (shm), without UNEVEN: every rank may
  * read all results in the owners' memory (weft_reducer_reduced_view). Every finish then commits, and the
@@ -236,7 +251,8 @@ typedef struct weft_begin_options {
   void* const* gradients; /* copy mode: where results of absent parameters go, per parameter, NULL for none;
                              in use until finish returns. Default: weft_param.gradient */
 } weft_begin_options;
-/* Local step: gradients are accumulated on this rank, nothing is communicated. */
+/* Local step: gradients are accumulated on this rank (weft_reducer_options.accumulation), nothing is
+ * communicated. */
 #define WEFT_BEGIN_LOCAL UINT64_C(1)
 /* This rank has no data in this step: it contributes zeros, or what earlier local steps accumulated (it then
  * counts as a rank with data), and receives the results. No ready follows; call finish next. Needs
@@ -259,21 +275,21 @@ typedef struct weft_begin_options {
 #define WEFT_BEGIN_OPTIONS_INIT {sizeof(weft_begin_options), 0, 0, 0, 0.0, NULL}
 
 /* Begins a step: from now on gradients may become ready. A synchronised step averages the gradients over all
- * ranks, together with what LOCAL steps before it accumulated. In copy mode ready adds the gradient of this
- * micro-batch to the bucket; in view mode the program accumulates in the view itself.
+ * ranks, together with what LOCAL steps before it accumulated (weft_reducer_options.accumulation).
  * options: NULL for defaults. All ranks make the same number of LOCAL steps before a synchronised one (else
  * WEFT_ERR_MISMATCH with both numbers), except with WEFT_REDUCER_UNEVEN.
- * Returns: WEFT_ERR_ARG; WEFT_ERR_STATE while a step is open; the reducer's failure, also that of a step
- * that finish left to streams.
+ * Returns: WEFT_ERR_ARG; WEFT_ERR_STATE while a step is open, for a LOCAL step without a choice of
+ * accumulation, and with NO_DATA as weft_reducer_absent; the reducer's failure, also that of a step that
+ * finish left to streams.
  * Threads: one thread at a time per reducer. Since 0.9 */
 WEFT_API weft_status weft_reducer_begin(weft_reducer* reducer, const weft_begin_options* options);
 
 /* Marks the gradient of a parameter as complete. The reduction of a bucket starts when its last gradient is
  * ready and the buckets before it have started.
- * gradient: in copy mode laid out by the parameter's strides; NULL: weft_param.gradient. In a local step it
- * is read during this call. In a synchronised step it is in use until its bucket completes: it may be read
- * until then, and the result is written there. In view mode: the view, or NULL. The buffer's contents are
- * not validated: weft_reducer_ready_tensor checks dtype and shape.
+ * gradient: in copy mode laid out by the parameter's strides; NULL: weft_param.gradient. A local step reads
+ * it during this call, or not at all (WEFT_ACCUMULATION_PROGRAM). In a synchronised step it is in use until
+ * its bucket completes: it may be read until then, and the result is written there. In view mode: the view,
+ * or NULL. The buffer's contents are not validated: weft_reducer_ready_tensor checks dtype and shape.
  * stream: NULL for host memory. A gradient on a device is complete when the stream's work so far is done;
  * this call does not wait. It is read once the bucket is full (in a local step in stream order). The stream
  * must exist until its bucket is done.
@@ -307,8 +323,8 @@ typedef struct weft_tensor {
 WEFT_API weft_status weft_reducer_ready_tensor(weft_reducer* reducer, uint64_t param,
                                                const weft_tensor* gradient, const weft_stream* stream);
 
-/* Like weft_reducer_ready, for a parameter with WEFT_PARAM_SPARSE. Entries are read during the call, in both
- * modes. A gradient without entries has count 0.
+/* Like weft_reducer_ready, for a parameter with WEFT_PARAM_SPARSE. Entries are read during the call, in all
+ * modes, or not at all (a LOCAL step with WEFT_ACCUMULATION_PROGRAM). A gradient without entries has count 0.
  * Returns: WEFT_ERR_ARG also for an index outside the shape and a parameter that is not sparse; otherwise as
  * weft_reducer_ready.
  * Threads: as weft_reducer_ready. Since 0.9 */
@@ -319,9 +335,10 @@ WEFT_API weft_status weft_reducer_ready_sparse(weft_reducer* reducer, uint64_t p
  * local steps accumulated, otherwise zeros. If another rank has a gradient this rank receives the result
  * too, where weft_begin_options.gradients or weft_param.gradient points, else by weft_reducer_result. The
  * gradient of a parameter that is absent on all ranks is left as it is in copy mode, and zero in view mode.
+ * With WEFT_ACCUMULATION_PROGRAM the place of the result holds what local steps accumulated.
  * Returns: WEFT_ERR_ARG for an unknown index; WEFT_ERR_STATE outside a step, for a parameter that is ready
- * or absent already (those before it in the list are absent then), or with neither WEFT_REDUCER_ABSENT nor
- * WEFT_BEGIN_FIXED.
+ * or absent already (those before it in the list are absent then), with neither WEFT_REDUCER_ABSENT nor
+ * WEFT_BEGIN_FIXED, or with no place for what local steps accumulated.
  * Threads: as weft_reducer_ready. Since 0.9 */
 WEFT_API weft_status weft_reducer_absent(weft_reducer* reducer, const uint64_t* params, uint64_t count);
 
@@ -530,7 +547,7 @@ typedef struct weft_join_result {
  * a rank that has no more data. Drops what LOCAL steps have accumulated by then. The reducer can be used
  * again.
  * options, result: may be NULL.
- * Returns: WEFT_ERR_STATE inside a step, without WEFT_REDUCER_UNEVEN, or, with
+ * Returns: WEFT_ERR_STATE inside a step, without WEFT_REDUCER_UNEVEN, as weft_reducer_absent, or, with
  * WEFT_REDUCER_STOP_WHEN_EXHAUSTED, once another rank begins a step; otherwise as weft_reducer_finish.
  * Threads: one thread at a time per reducer. Since 0.9 */
 WEFT_API weft_status weft_reducer_join(weft_reducer* reducer, const weft_join_options* options,

@@ -19,10 +19,16 @@ Status Reducer::absent(const uint64_t* params, uint64_t count) {
     const StepWord step = s.readiness->step();
     const bool possible = has_bucket(param) && step.open() && (step.local() || s.mapped || start_.fixed) &&
                           (!s.comm->failed() || s.retain);
+    if (possible && !step.local() && !s.readiness->claimed(param, step.stamp()))
+      WEFT_TRY(note(check_sum(param)));
     if (!possible || !s.readiness->leave_out(param, step.stamp())) {
       return note(absent_refused(param, step));
     }
     if (step.local()) continue;
+    if (s.awaits_sum(param)) {
+      WEFT_TRY(take(param, {destination(param)}, step));
+      continue;
+    }
     if (leave_out(param, step.stamp()))
       clear_place(start_.fused_cast ? fused_cast_place(s, param) : s.buckets->place(param));
     arrive(s.buckets->place(param).bucket);
@@ -78,6 +84,23 @@ bool Reducer::leave_out(uint64_t param, uint32_t stamp) {
   return true;
 }
 
+// Refuses to leave out a parameter whose sum of local steps would be lost: the program has it, and has not
+// said where.
+Status Reducer::check_sum(uint64_t param) const {
+  const ReducerState& s = *state_;
+  const Buckets::Place& place = s.buckets->place(param);
+  if (!s.awaits_sum(param) || (!place.sparse && (place.count == 0 || destination(param) != nullptr)))
+    return {};
+  return Status::error(
+      Code::kState,
+      cat("parameter ", param, " ('", s.manifest.params[param].name,
+          "') was ready in a local step, and would lose its gradient by being absent from the synchronised "
+          "step: hand its sum over with ",
+          place.sparse ? "weft_reducer_ready_sparse"
+                       : "weft_reducer_ready, or set weft_param.gradient to where it lies",
+          " (weft_reducer_options.accumulation is WEFT_ACCUMULATION_PROGRAM)"));
+}
+
 std::byte* Reducer::destination(uint64_t param) const {
   void* const given = destinations_ != nullptr ? destinations_[param] : nullptr;
   return given != nullptr ? static_cast<std::byte*>(given) : state_->manifest.gradient(param);
@@ -86,17 +109,24 @@ std::byte* Reducer::destination(uint64_t param) const {
 // Begins a step without data. start: as for a step with data. Accumulated gradients count as data. Step
 // writes the zeros once the step is known to take place, so that until then results of the last step stay
 // untouched.
-void Reducer::begin_without_data(StepStart start, bool joined) {
+Status Reducer::begin_without_data(StepStart start, bool joined) {
+  const uint64_t params = state_->manifest.params.size();
+  for (uint64_t i = 0; i < params; i++) {
+    if (has_bucket(i)) WEFT_TRY(check_sum(i));
+  }
   bool accumulated = false;
   next_stamp();
-  for (uint64_t i = 0; i < state_->manifest.params.size(); i++) {
-    if (has_bucket(i)) accumulated |= !leave_out(i, stamp_);
+  for (uint64_t i = 0; i < params; i++) {
+    if (!has_bucket(i)) continue;
+    accumulated |= !leave_out(i, stamp_);
+    if (state_->awaits_sum(i)) bring(i, {destination(i)}, StepWord::make(stamp_, true, false), nullptr);
   }
   start.zeros = true;
   start.record.flags = accumulated ? HandshakeRecord::kData : 0;
   start.record.flags |= HandshakeRecord::kZeros;
   if (joined) start.record.flags |= HandshakeRecord::kJoined;
   open_step(start, true);
+  return {};
 }
 
 // Closes a step in which the ranks found nothing to reduce.
@@ -185,7 +215,7 @@ Status Reducer::join(const weft_join_options& options, weft_join_result* result)
     WEFT_TRY(note(end_owed_gather()));
     StepStart start;
     start.local_steps = s.presence->local_steps();
-    begin_without_data(start, true);
+    WEFT_TRY(note(begin_without_data(start, true)));
     if (s.norms) step_->publish({.flags = FinishRecord::kJoined});
     WEFT_TRY(await_pre_step(options.timeout_ms != 0 ? options.timeout_ms : timeout_ms_));
     const std::string text = fail_next_.value_or("");  // a copy, because fail_step resets fail_next_

@@ -67,6 +67,7 @@ Status propose(const weft_reducer_options& options, int size, const Hook* hook, 
   proposal->check_interval = options.check_interval;
   proposal->reduce_dtype = options.reduce_dtype;
   proposal->replan = options.replan;
+  proposal->accumulation = options.accumulation;
   proposal->in_place = options.mode == WEFT_GRADIENT_IN_PLACE;
   proposal->limits = bucket_limits({options.bucket_limits, options.bucket_limit_count});
   WEFT_TRY(make_manifest(options.params, options.param_count, options.param_size, &proposal->manifest));
@@ -295,6 +296,7 @@ Status Reducer::create(std::shared_ptr<Comm> comm, const Status& given, const we
   state->ordered = (proposal.flags & WEFT_REDUCER_DETERMINISTIC) != 0;
   state->strays = (proposal.flags & WEFT_REDUCER_COPY_STRAYS) != 0;
   state->replan = proposal.replan;
+  state->accumulation = proposal.accumulation;
   state->shares_results = (proposal.flags & WEFT_REDUCER_REDUCED_VIEWS) != 0;
   state->rules = {proposal.divide_by, (proposal.flags & WEFT_REDUCER_STOP_WHEN_EXHAUSTED) != 0};
   state->wanted = wanted;

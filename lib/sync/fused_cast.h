@@ -22,7 +22,8 @@ void mark_fused_casts(ReducerState* state);
 // True if the synchronised step that begins now may have fused casts. A step whose ranks may be without data
 // or recover may not: clearing a place then expects it in the storage dtype. Threads: that of begin.
 inline bool begins_with_fused_casts(const ReducerState& s) {
-  return s.copy && !s.uneven && !s.retain && s.presence->local_steps() == 0;
+  const bool adds = s.accumulation == WEFT_ACCUMULATION_REDUCER && s.presence->local_steps() > 0;
+  return s.copy && !s.uneven && !s.retain && !adds;
 }
 
 // Returns a parameter's place in its bucket in a step with fused casts. Any thread.

@@ -1,5 +1,7 @@
 #include "sync/options.h"
 
+#include <span>
+
 #include "base/arguments.h"
 #include "base/text.h"
 #include "sync/captures.h"
@@ -24,9 +26,20 @@ constexpr NamedValue kPlanners[] = {WEFT_NAMED(WEFT_PLANNER_DEFAULT), WEFT_NAMED
                                     WEFT_NAMED(WEFT_PLANNER_MODEL), WEFT_NAMED(WEFT_PLANNER_FIRST_NEEDED),
                                     WEFT_NAMED(WEFT_PLANNER_NONE)};
 
+constexpr NamedValue kAccumulations[] = {WEFT_NAMED(WEFT_ACCUMULATION_UNSET),
+                                         WEFT_NAMED(WEFT_ACCUMULATION_PROGRAM),
+                                         WEFT_NAMED(WEFT_ACCUMULATION_REDUCER)};
+
 constexpr const char* kReducedViews =
     "WEFT_REDUCER_REDUCED_VIEWS needs WEFT_REDUCER_SHARDED and weft_reducer_options.mode WEFT_GRADIENT_VIEW: "
     "ranks read results in the views of their owners";
+
+const char* name_of(int32_t value, std::span<const NamedValue> values) {
+  for (const NamedValue& each : values) {
+    if (each.value == static_cast<uint64_t>(value)) return each.name;
+  }
+  return "unknown";
+}
 
 // A rule about flags that require or exclude others.
 struct Rule {
@@ -69,11 +82,22 @@ Status check_mode(const weft_reducer_options& options) {
   if ((options.flags & WEFT_REDUCER_REDUCED_VIEWS) != 0 && !view) {
     return Status::error(Code::kArg, kReducedViews);
   }
-  if ((options.flags & WEFT_REDUCER_ACCUMULATE_F32) != 0 && view) {
+  WEFT_TRY(check_choice("weft_reducer_options.accumulation", options.accumulation, kAccumulations));
+  const bool reducer_adds = options.accumulation == WEFT_ACCUMULATION_REDUCER;
+  if (reducer_adds && view) {
     return Status::error(
         Code::kArg,
-        "WEFT_REDUCER_ACCUMULATE_F32 is for copy mode: in view mode the program itself adds to the "
-        "gradients. Set weft_reducer_options.mode to WEFT_GRADIENT_COPY or remove the flag");
+        "weft_reducer_options.accumulation is WEFT_ACCUMULATION_REDUCER, which is for copy mode: in the view "
+        "modes the program itself adds to the gradients. Set accumulation to WEFT_ACCUMULATION_PROGRAM, or "
+        "weft_reducer_options.mode to WEFT_GRADIENT_COPY");
+  }
+  if ((options.flags & WEFT_REDUCER_ACCUMULATE_F32) != 0 && !reducer_adds) {
+    return Status::error(
+        Code::kArg,
+        cat("WEFT_REDUCER_ACCUMULATE_F32 needs weft_reducer_options.accumulation "
+            "WEFT_ACCUMULATION_REDUCER, which is for copy mode, but it is ",
+            accumulation_name(options.accumulation),
+            ": the program itself adds to the gradients then. Change accumulation or remove the flag"));
   }
   if ((options.flags & WEFT_REDUCER_COPY_STRAYS) != 0 && !view) {
     return Status::error(Code::kArg,
@@ -137,10 +161,11 @@ Status check_root(const weft_reducer_options& options, int size) {
 }  // namespace
 
 const char* planner_name(weft_planner planner) {
-  for (const NamedValue& each : kPlanners) {
-    if (each.value == static_cast<uint64_t>(planner)) return each.name;
-  }
-  return "unknown";
+  return name_of(planner, kPlanners);
+}
+
+const char* accumulation_name(weft_accumulation accumulation) {
+  return name_of(accumulation, kAccumulations);
 }
 
 std::string reducer_flags_text(uint64_t flags) {
@@ -169,9 +194,6 @@ Status check_options(const weft_reducer_options& options, int size) {
   WEFT_TRY(check_divisor(options));
   WEFT_TRY(check_root(options, size));
   WEFT_TRY(check_limits(options.bucket_limits, options.bucket_limit_count));
-  if (options.reserved != 0)
-    return Status::error(Code::kArg,
-                         cat("weft_reducer_options.reserved is ", options.reserved, ": it must be 0"));
   constexpr NamedValue kDtypes[] = {{0, "the gradients' own"},
                                     WEFT_NAMED(WEFT_DTYPE_F16),
                                     WEFT_NAMED(WEFT_DTYPE_BF16),

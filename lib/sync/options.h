@@ -14,8 +14,9 @@ namespace weft {
 Status check_options(const weft_reducer_options& options, int size);
 // Checks a list of bucket limits.
 Status check_limits(const uint64_t* limits, uint64_t count);
-// Returns the name of a planner, which another rank may have sent.
+// Return the name of a choice, which another rank may have sent.
 const char* planner_name(weft_planner planner);
+const char* accumulation_name(weft_accumulation accumulation);
 // Returns the names of reducer flags, which another rank may have sent: "WEFT_REDUCER_RETAIN |
 // WEFT_REDUCER_ABSENT", "0" for none. Unknown flags are numbers.
 std::string reducer_flags_text(uint64_t flags);

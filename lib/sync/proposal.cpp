@@ -14,6 +14,7 @@ Bytes Proposal::write() const {
       .put(check_interval)
       .put(reduce_dtype)
       .put(replan)
+      .put(accumulation)
       .put(uint32_t{in_place})
       .put(static_cast<uint32_t>(limits.size()));
   for (const uint64_t limit : limits) writer.put(limit);
@@ -31,6 +32,7 @@ Status Proposal::read(ByteView bytes, Proposal* out) {
   out->check_interval = reader.get<uint32_t>();
   out->reduce_dtype = reader.get<int32_t>();
   out->replan = reader.get<weft_planner>();
+  out->accumulation = reader.get<weft_accumulation>();
   out->in_place = reader.get<uint32_t>() != 0;
   const auto limits = reader.get<uint32_t>();
   for (uint32_t i = 0; i < limits && reader.ok(); i++) out->limits.push_back(reader.get<uint64_t>());
@@ -41,7 +43,7 @@ Status Proposal::read(ByteView bytes, Proposal* out) {
                          cat("the reducer options that it sent (", bytes.size(),
                              " bytes) are malformed: run the same version of Weft on all ranks"));
   const size_t read =
-      sizeof(uint32_t) * 8 + sizeof(uint64_t) * 3 + out->hook.size() + limits * sizeof(uint64_t);
+      sizeof(uint32_t) * 9 + sizeof(uint64_t) * 3 + out->hook.size() + limits * sizeof(uint64_t);
   return Manifest::read(bytes.subspan(read), &out->manifest);
 }
 
@@ -86,6 +88,10 @@ std::string proposal_difference(int rank, ByteView mine, int other_rank, ByteVie
   }
   if (a.replan != b.replan) {
     return differs("weft_reducer_options.replan", planner_name(a.replan), planner_name(b.replan));
+  }
+  if (a.accumulation != b.accumulation) {
+    return cat("weft_reducer_options.accumulation is ", accumulation_name(a.accumulation), " on rank ", rank,
+               " and ", accumulation_name(b.accumulation), " on rank ", other_rank);
   }
   if (a.buffers_root != b.buffers_root) {
     return differs("weft_reducer_options.buffers_root", a.buffers_root, b.buffers_root);

@@ -24,6 +24,7 @@ struct Proposal {
   uint32_t check_interval = 0;
   int32_t reduce_dtype = 0;
   weft_planner replan = WEFT_PLANNER_DEFAULT;
+  weft_accumulation accumulation = WEFT_ACCUMULATION_UNSET;  // as the program chose
   bool in_place = false;  // WEFT_GRADIENT_IN_PLACE; ranks may differ in the other modes
   std::vector<uint64_t> limits;
   uint64_t plan = 0;  // digest of the program's own plan; 0 if it has none

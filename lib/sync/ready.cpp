@@ -72,7 +72,10 @@ void Reducer::bring(uint64_t param, const Given& given, StepWord step, const wef
   ReducerState& s = *state_;
   void* const gradient = given.data;
   const Buckets::Place& place = s.buckets->place(param);
-  if (place.sparse) [[unlikely]] {
+  const bool waits = step.local() && s.accumulation != WEFT_ACCUMULATION_REDUCER;  // for the program's sum
+  if (waits && (s.copy || place.sparse)) {
+    // Nothing is read before the synchronised step.
+  } else if (place.sparse) [[unlikely]] {
     take_entries(param, entries);
   } else if (place.on_device) [[unlikely]] {
     take_on_device(param, gradient, step);
@@ -80,7 +83,7 @@ void Reducer::bring(uint64_t param, const Given& given, StepWord step, const wef
     const auto* const from = static_cast<const std::byte*>(gradient);
     const DeviceOps& ops = s.comm->context().host();
     const Layout& layout = given.layout != nullptr ? *given.layout : *place.layout;
-    const bool add = s.presence->accumulated(param), streaming = s.buckets->streaming();
+    const bool add = s.holds_sum(param), streaming = s.buckets->streaming();
     if (s.in_place_slices && s.in_place_slices->has(param) && !step.local() && !add &&
         given.layout == nullptr) {
       s.in_place_slices->copy_rest(ops, place, param, from, step.stamp(), streaming);

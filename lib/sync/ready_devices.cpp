@@ -123,7 +123,7 @@ Status Reducer::come_from_device(uint64_t param, void** gradient, const weft_str
   const Buckets::Place& place = s.buckets->place(param);
   WEFT_TRY(check_gradient_stream(param, stream));
   WEFT_TRY(find_gradient(param, gradient));
-  const bool adds = s.copy && step.local();
+  const bool adds = step.local() && s.accumulation == WEFT_ACCUMULATION_REDUCER;
   if (adds && (!place.layout->dense() || place.dtype != s.manifest.params[param].dtype)) {
     const Dtype dtype = s.manifest.params[param].dtype;
     return Status::error(
@@ -152,7 +152,7 @@ void Reducer::take_on_device(uint64_t param, void* gradient, StepWord step) {
   if (!s.copy) return;  // the program accumulates in the view
   const CopyArgs args{
       static_cast<const std::byte*>(gradient), place.memory, place.count, place.dtype, place.dtype, 1.0};
-  fail_device(s.devices->accumulate(place.bucket, param, args, s.presence->accumulated(param)), param);
+  fail_device(s.devices->accumulate(place.bucket, param, args, s.holds_sum(param)), param);
 }
 
 // Records events on the bucket's streams after its last gradient: the copy waits for them. The step launches

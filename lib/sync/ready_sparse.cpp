@@ -67,7 +67,7 @@ Status Reducer::ready_sparse(uint64_t param, const weft_sparse& entries, const w
 void Reducer::take_entries(uint64_t param, const weft_sparse* entries) {
   ReducerState& s = *state_;
   SparseGradient& gradient = *s.sparse->of(param);
-  Status taken = entries != nullptr ? gradient.put(*entries, s.presence->accumulated(param)) : Status();
+  Status taken = entries != nullptr ? gradient.put(*entries, s.holds_sum(param)) : Status();
   if (taken.ok()) taken = gradient.complete(s.comm->context().host());
   if (taken.ok()) return;
   s.comm->fail(taken

@@ -40,6 +40,7 @@ Status Reducer::check_begin(const weft_begin_options& options) const {
   if (options.reserved != 0)
     return Status::error(Code::kArg,
                          cat("weft_begin_options.reserved is ", options.reserved, ", but must be 0"));
+  if ((options.flags & WEFT_BEGIN_LOCAL) != 0) WEFT_TRY(check_accumulation());
   if ((options.flags & WEFT_BEGIN_NO_DATA) != 0) {
     if (!state_->uneven) {
       return Status::error(Code::kState,
@@ -60,6 +61,20 @@ Status Reducer::check_begin(const weft_begin_options& options) const {
                              ", which needs a reducer created with divide_by WEFT_DIVIDE_WEIGHTS"));
   }
   return {};
+}
+
+// Refuses a local step whose meaning the program has not chosen.
+Status Reducer::check_accumulation() const {
+  if (state_->accumulation != WEFT_ACCUMULATION_UNSET || !state_->needs_accumulation()) return {};
+  return Status::error(
+      Code::kState,
+      cat("WEFT_BEGIN_LOCAL needs a choice in weft_reducer_options.accumulation: "
+          "WEFT_ACCUMULATION_PROGRAM if the program adds up micro-batches in its gradients, as PyTorch does "
+          "under no_sync",
+          state_->copy ? ", or WEFT_ACCUMULATION_REDUCER if each ready hands over the gradient of its "
+                         "micro-batch alone"
+                       : ", so that ready hands over their sum also for sparse gradients and for gradients "
+                         "outside their views"));
 }
 
 Status Reducer::check_destinations(void* const* gradients) const {
@@ -119,7 +134,7 @@ Status Reducer::begin(const weft_begin_options* options) {
   const bool learning = state_->uses && state_->uses->learning();
   start.noting = !learning && ((given.flags & WEFT_BEGIN_RECORD) != 0 || !state_->order->noted());
   if ((given.flags & WEFT_BEGIN_NO_DATA) != 0) {
-    begin_without_data(start, false);
+    WEFT_TRY(note(begin_without_data(start, false)));
     return await_pre_step(timeout_ms_);
   }
   next_stamp();

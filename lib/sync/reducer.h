@@ -142,6 +142,7 @@ class Reducer {
   static Status known(const ReducerState& state, uint64_t param);
   Status known(uint64_t param) const { return known(*state_, param); }
   Status check_begin(const weft_begin_options& options) const;
+  Status check_accumulation() const;
   // Captured steps (captured.cpp).
   Status begin_captured(const weft_begin_options& options);
   Status ready_captured(uint64_t param, void* gradient, const weft_stream* stream);
@@ -212,7 +213,8 @@ class Reducer {
   uint32_t next_stamp();
   void open_step(const StepStart& start, bool full);
   Status await_pre_step(int64_t timeout_ms);
-  void begin_without_data(StepStart start, bool joined);
+  Status begin_without_data(StepStart start, bool joined);
+  Status check_sum(uint64_t param) const;
   bool leave_out(uint64_t param, uint32_t stamp);
   std::byte* destination(uint64_t param) const;
   Status wait_for_step(uint64_t entered_ns, bool commit, int64_t timeout_ms) {

@@ -24,10 +24,7 @@ void Relocation::list_moves() {
     const Buckets::Place& from = old_.buckets->place(i);
     if (from.memory == nullptr || from.count == 0) continue;
     // Views on devices stay where they are.
-    if (from.on_device ? !old_.copy || !old_.presence->accumulated(i)
-                       : old_.copy && !old_.presence->accumulated(i)) {
-      continue;
-    }
+    if ((old_.copy || from.on_device) && !old_.holds_sum(i)) continue;
     moves_.push_back({at(*old_.buckets, from), at(*next_.buckets, next_.buckets->place(i)),
                       from.count * from.element_bytes});
   }

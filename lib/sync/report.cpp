@@ -52,6 +52,9 @@ constexpr NamedTime kNamedTimes[] = {{"step", &StepTimes::step_ns},
 Json setting_json(const ReducerState& s, const weft_reducer_stats& stats) {
   static constexpr const char* kDivisors[] = {"world", "active", "weights"};
   static constexpr const char* kPlanners[] = {"default", "limits", "model", "first_needed", "none"};
+  // In the view modes the program adds up.
+  const bool unchosen = s.accumulation == WEFT_ACCUMULATION_UNSET && s.needs_accumulation();
+  const char* const adds = s.accumulation == WEFT_ACCUMULATION_REDUCER ? "reducer" : "program";
   Json dtypes = Json::array(), flags = Json::array();
   for (const PlannedBucket& bucket : s.plan.buckets) {
     const std::string text = name(bucket.dtype);
@@ -78,6 +81,7 @@ Json setting_json(const ReducerState& s, const weft_reducer_stats& stats) {
           {"dtypes", dtypes},
           {"devices", s.manifest.devices},
           {"reduce_dtype", s.manifest.reduce_dtype ? Json(name(*s.manifest.reduce_dtype)) : Json()},
+          {"accumulation", unchosen ? Json() : Json(adds)},
           {"buffers_root", root},
           {"check_interval", s.pre_step ? s.pre_step->check_interval() : 0},
           {"bucket_limits", s.limits},

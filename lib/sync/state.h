@@ -57,6 +57,8 @@ struct ReducerState {
   bool ordered = false;             // WEFT_REDUCER_DETERMINISTIC
   bool strays = false;              // WEFT_REDUCER_COPY_STRAYS
   Buckets::Hold hold = Buckets::Hold::kCommunicated;
+  // weft_reducer_options.accumulation, as the program chose.
+  weft_accumulation accumulation = WEFT_ACCUMULATION_UNSET;
   weft_planner replan = WEFT_PLANNER_NONE;  // of the automatic re-plan; equal on all ranks
   bool shares_results = false;              // WEFT_REDUCER_REDUCED_VIEWS
   HandshakeRules rules;
@@ -118,6 +120,18 @@ struct ReducerState {
   bool device_bucket(uint32_t bucket) const {
     return device_buckets != nullptr && device_buckets->has(bucket);
   }
+  // True if the reducer itself reads the gradients of local steps, so that the program must choose who adds
+  // them up. In a view the program adds them up in any case.
+  bool needs_accumulation() const { return copy || strays || sparse != nullptr; }
+  // True if the bucket has the sum of the parameter's gradients in local steps of this window.
+  bool holds_sum(uint64_t param) const {
+    return accumulation == WEFT_ACCUMULATION_REDUCER && presence->accumulated(param);
+  }
+  // True if local steps of this window made the parameter ready, and the sum is in memory of the program.
+  bool awaits_sum(uint64_t param) const {
+    return accumulation == WEFT_ACCUMULATION_PROGRAM && (copy || buckets->place(param).sparse) &&
+           presence->accumulated(param);
+  }
   uint64_t lane_bytes() const { return lane->memory_bytes() + (hook_lane ? hook_lane->memory_bytes() : 0); }
   // Makes a state with everything that survives a rebind or a re-plan.
   std::shared_ptr<ReducerState> carry_over() const {
@@ -134,6 +148,7 @@ struct ReducerState {
     next->fixed = fixed;
     next->ordered = ordered;
     next->strays = strays;
+    next->accumulation = accumulation;
     next->replan = replan;
     next->shares_results = shares_results;
     next->rules = rules;

@@ -53,8 +53,7 @@ Status Step::copy_in(uint32_t bucket) {
     const Buckets::Place& place = s_.buckets->place(param);
     if (!devices.taken(param, stamp_) || place.count == 0) continue;
     const std::byte* const gradient = s_.gradients[param];
-    // In view mode the view has the sum already.
-    if (s_.copy && s_.presence->accumulated(param)) {
+    if (s_.holds_sum(param)) {
       WEFT_TRY(devices.add_into(bucket, {gradient, place.memory, place.count, held, held, 1.0}));
       continue;
     }
@@ -75,7 +74,7 @@ Status Step::copy_to_device(uint32_t bucket) {
   const uint64_t element = dtype_size(comm_dtype);
   const double scale = s_.hook->cast_dtype() ? handshake_.factor / divisor(false) : handshake_.factor;
   const auto comes = [&](uint32_t param) {  // its contribution is the gradient alone
-    return devices.taken(param, stamp_) && !(s_.copy && s_.presence->accumulated(param));
+    return devices.taken(param, stamp_) && !s_.holds_sum(param);
   };
   const auto to = [&](size_t i) { return s_.device_buckets->memory(bucket) + planned.offsets[i] * element; };
   devices.clear(bucket);

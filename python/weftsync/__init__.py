@@ -23,8 +23,8 @@ the package itself refuses raise ValueError or TypeError before anything is sent
 from . import constants as _constants
 from .averager import Averager
 from .comm import Comm, CommInfo
-from .constants import (BroadcastFlag, Coll, DeviceKind, Divide, DType, Evidence, GradientMode, LogLevel, Op,
-                        Planner, Progress, Status)
+from .constants import (Accumulation, BroadcastFlag, Coll, DeviceKind, Divide, DType, Evidence, GradientMode, LogLevel,
+                        Op, Planner, Progress, Status)
 from .context import BackendInfo, Context, version
 from .errors import WeftError
 from .hook import Hook
@@ -36,7 +36,7 @@ from .threads import Gathering, run_threads
 
 __version__ = f"{_constants.VERSION_MAJOR}.{_constants.VERSION_MINOR}.{_constants.VERSION_PATCH}"
 
-__all__ = ["Averager", "BackendInfo", "BroadcastFlag", "BucketInfo", "Coll", "Comm", "CommInfo", "Context", "DType",
-           "DeviceKind", "Divide", "Evidence", "Gathering", "GradientMode", "Hook", "JoinResult", "LogLevel", "Norms",
-           "Op", "Param", "ParamInfo", "Planner", "Progress", "Reducer", "Reduction", "Request", "Slice", "Stats", "Status",
-           "Verdict", "WeftError", "__version__", "run_threads", "version"]
+__all__ = ["Accumulation", "Averager", "BackendInfo", "BroadcastFlag", "BucketInfo", "Coll", "Comm", "CommInfo",
+           "Context", "DType", "DeviceKind", "Divide", "Evidence", "Gathering", "GradientMode", "Hook", "JoinResult",
+           "LogLevel", "Norms", "Op", "Param", "ParamInfo", "Planner", "Progress", "Reducer", "Reduction", "Request",
+           "Slice", "Stats", "Status", "Verdict", "WeftError", "__version__", "run_threads", "version"]

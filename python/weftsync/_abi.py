@@ -169,7 +169,7 @@ class ReducerOptions(Sized):
     _fields_ = [("struct_size", c_size_t), ("params", P(Param)), ("param_count", c_uint64), ("param_size", c_uint64),
                 ("mode", c_int32), ("bucket_limit_count", c_uint32), ("bucket_limits", P(c_uint64)),
                 ("hook", c_void_p), ("on_bucket", bucket_fn), ("on_bucket_user_data", c_void_p),
-                ("timeout_ms", c_int64), ("flags", c_uint64), ("divide_by", c_int32), ("reserved", c_uint32),
+                ("timeout_ms", c_int64), ("flags", c_uint64), ("divide_by", c_int32), ("accumulation", c_int32),
                 ("plan", P(Plan)), ("reduce_dtype", c_int32), ("buffers_root", c_int32), ("check_interval", c_uint32),
                 ("replan", c_int32)]
 

@@ -215,6 +215,20 @@ class BroadcastFlag(enum.IntFlag):
     BUFFERS = 4
 
 
+class Accumulation(enum.IntEnum):
+    """Parties that add up the micro-batches of local steps.
+
+    UNSET    not chosen; local steps in copy mode, with sparse gradients or with copy_strays are then refused
+    PROGRAM  the program: `ready` takes the sum of all micro-batches since the last synchronised step, as PyTorch's
+             .grad holds it under no_sync
+    REDUCER  the reducer, in copy mode: each `ready` takes the gradient of its micro-batch alone
+    """
+
+    UNSET = 0
+    PROGRAM = 1
+    REDUCER = 2
+
+
 class Planner(enum.IntEnum):
     """Methods to divide parameters into buckets.
 

@@ -16,8 +16,8 @@ from ._interrupt import raised
 from ._library import check, lib, raise_error
 from ._memory import memory_array, region, same_strides
 from .comm import Comm
-from .constants import (NO_STEP, ROOT_LAST_ACTIVE, BeginFlag, BroadcastFlag, Divide, DType, FinishFlag, GradientMode,
-                        ParamFlag, Planner, ReducerFlag, Status, choice)
+from .constants import (NO_STEP, ROOT_LAST_ACTIVE, Accumulation, BeginFlag, BroadcastFlag, Divide, DType, FinishFlag,
+                        GradientMode, ParamFlag, Planner, ReducerFlag, Status, choice)
 from .errors import WeftError
 from .hook import Hook
 from .records import BucketInfo, JoinResult, Norms, Param, ParamInfo, Slice, Stats, Verdict
@@ -61,10 +61,14 @@ class Reducer(Handle):
     plan                 the parameters of each bucket, by index or name, in the order of launch; None: by bucket_limits
     reduce_dtype         "f16", "bf16" or "f32": element type in which gradients of these types are communicated and
                          summed; None: their own
-    accumulate_f32       copy mode: local steps accumulate gradients that are communicated in 16 bits in f32
+    accumulate           who adds up the gradients of local steps: "program" (each `ready` takes the sum so far) or
+                         "reducer" (copy mode: each takes the gradient of its micro-batch alone). Local steps in copy
+                         mode need the choice; "unset" is "program" in the view modes
+    accumulate_f32       with accumulate="reducer": gradients that are communicated in 16 bits are added up in f32
     deterministic        True: the same bits for every backend, algorithm and plan, at the cost of more traffic between
                          hosts
-    copy_strays          view mode: `ready` accepts a gradient outside its view, and copies it into the view
+    copy_strays          view mode: `ready` accepts a gradient outside its view, and copies it into the view, where it
+                         replaces what is there
     replan               planner ("limits", "model", "first_needed", "none") of the re-plan by the ready order as the
                          second synchronised step begins. In view mode the views move: get `views` again. "default":
                          "limits" in copy mode where possible, else "none"
@@ -90,7 +94,8 @@ class Reducer(Handle):
                  buffers: bool = False, buffers_root: Union[int, str] = 0, check_interval: int = 0,
                  sharded: bool = False, own_whole: bool = False, sparse_fixed: bool = False,
                  plan: Optional[Sequence[Sequence[Union[int, str]]]] = None,
-                 reduce_dtype: Optional[Union[DType, str]] = None, accumulate_f32: bool = False,
+                 reduce_dtype: Optional[Union[DType, str]] = None,
+                 accumulate: Union[Accumulation, str] = Accumulation.UNSET, accumulate_f32: bool = False,
                  deterministic: bool = False, copy_strays: bool = False, replan: Union[Planner, str] = Planner.DEFAULT,
                  reduced_views: bool = False, keep_values: bool = False, strict_strides: bool = False) -> None:
         self.comm = comm
@@ -125,6 +130,7 @@ class Reducer(Handle):
             options.flags |= flag if wanted else 0
         options.buffers_root, options.check_interval = _root(buffers_root), check_interval
         options.divide_by = choice(Divide, divide_by, "divide_by")
+        options.accumulation = choice(Accumulation, accumulate, "accumulate")
         options.replan = choice(Planner, replan, "replan")
         if reduce_dtype is not None:
             options.reduce_dtype = choice(DType, reduce_dtype, "reduce_dtype")
@@ -174,8 +180,8 @@ class Reducer(Handle):
               weight: float = 1.0, record: bool = False, gradients: Optional[Mapping[Union[int, str], Any]] = None) -> None:
         """Begin a step.
 
-        local          True: accumulate gradients on this rank for the next synchronised step; nothing is communicated.
-                       In copy mode each `ready` passes the gradient of its micro-batch alone
+        local          True: accumulate gradients on this rank for the next synchronised step, as `accumulate` of the
+                       reducer says; nothing is communicated
         micro_batches  divide the results by this number as well, at least 1; equal on all ranks
         no_data        this rank has no data in this step: it contributes zeros and receives the results. Call finish
                        next. Needs uneven

@@ -246,7 +246,7 @@ int main(void) {
   FIELD(weft_reducer_options, timeout_ms);
   FIELD(weft_reducer_options, flags);
   FIELD(weft_reducer_options, divide_by);
-  FIELD(weft_reducer_options, reserved);
+  FIELD(weft_reducer_options, accumulation);
   FIELD(weft_reducer_options, plan);
   FIELD(weft_reducer_options, reduce_dtype);
   FIELD(weft_reducer_options, buffers_root);

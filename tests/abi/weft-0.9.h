@@ -536,6 +536,10 @@ typedef int32_t weft_divide;
 #define WEFT_DIVIDE_WORLD 0
 #define WEFT_DIVIDE_ACTIVE 1
 #define WEFT_DIVIDE_WEIGHTS 2
+typedef int32_t weft_accumulation;
+#define WEFT_ACCUMULATION_UNSET 0
+#define WEFT_ACCUMULATION_PROGRAM 1
+#define WEFT_ACCUMULATION_REDUCER 2
 #define WEFT_ROOT_LAST_ACTIVE -1
 typedef struct weft_reducer_options {
   size_t struct_size;
@@ -551,7 +555,8 @@ typedef struct weft_reducer_options {
   int64_t timeout_ms;
   uint64_t flags;
   weft_divide divide_by;
-  uint32_t reserved;
+
+  weft_accumulation accumulation;
   const weft_plan* plan;
   weft_dtype reduce_dtype;
   int32_t buffers_root;

@@ -15,6 +15,8 @@ struct Program {
   bool local = false;
   bool caller = false;  // WEFT_PROGRESS_CALLER
   double clip = 0;
+  // True if the program adds up the gradients of local steps.
+  bool adds() const { return how.accumulation != WEFT_ACCUMULATION_REDUCER; }
   bool normed() const { return (how.flags & WEFT_REDUCER_NORMS) != 0; }
 };
 
@@ -43,8 +45,10 @@ inline Program draw(Random& random) {
   }
   if ((how.flags & WEFT_REDUCER_SHARDED) == 0 && one_in(random, 3))
     how.hook = one_in(random, 2) ? "fp16" : "bf16";
-  // Device gradients are accumulated in their own type.
-  program.local = one_in(random, 2) && (how.reduce_dtype == 0 || how.mode == WEFT_GRADIENT_VIEW);
+  if (how.mode == WEFT_GRADIENT_COPY)
+    how.accumulation = one_in(random, 2) ? WEFT_ACCUMULATION_PROGRAM : WEFT_ACCUMULATION_REDUCER;
+  // The reducer adds up gradients on devices in their own type.
+  program.local = one_in(random, 2) && (how.reduce_dtype == 0 || program.adds());
   return program;
 }
 
@@ -55,10 +59,10 @@ inline std::string window(ReducerPair& reducers, const Program& program, Random&
   const bool absent = (program.how.flags & WEFT_REDUCER_ABSENT) != 0;
   const bool uneven = (program.how.flags & WEFT_REDUCER_UNEVEN) != 0;
   const uint64_t locals = program.local ? common() % 3 : 0;
-  std::vector<bool> begun(count);  // has become ready in this window, so that a view is added to
+  std::vector<bool> begun(count);  // has become ready in this window, so that the next gradient is added
   std::string wrong;
   const auto ready = [&](size_t i, uint64_t at) {
-    if (wrong.empty()) wrong = reducers.ready(i, seed * 100 + at * 20 + i, begun[i]);
+    if (wrong.empty()) wrong = reducers.ready(i, seed * 100 + at * 20 + i, begun[i] && program.adds());
     begun[i] = true;
   };
   for (uint64_t local = 0; local < locals && wrong.empty(); local++) {
@@ -66,7 +70,7 @@ inline std::string window(ReducerPair& reducers, const Program& program, Random&
     begin.flags = WEFT_BEGIN_LOCAL;
     wrong = reducers.begin(begin);
     for (size_t i = 0; i < count; i++) {
-      const bool gaps = reducers.tensors()[i].name == "padded" && !reducers.views();
+      const bool gaps = reducers.tensors()[i].name == "padded" && !program.adds();
       if (!gaps && !one_in(own, 3)) ready(i, local);
     }
     if (wrong.empty()) wrong = reducers.finish(WEFT_FINISH_OPTIONS_INIT, false);
@@ -127,7 +131,8 @@ inline std::string text_of(const Program& program, uint64_t seed) {
   const ReducerPair::Options& how = program.how;
   return "--rng-seed " + std::to_string(seed) + ", flags " + std::to_string(how.flags) + ", mode " +
          std::to_string(how.mode) + ", reduce_dtype " + std::to_string(how.reduce_dtype) + ", hook " +
-         how.hook + ", local " + std::to_string(program.local);
+         how.hook + ", local " + std::to_string(program.local) + ", accumulation " +
+         std::to_string(how.accumulation);
 }
 
 }  // namespace weft_test

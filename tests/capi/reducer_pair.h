@@ -78,6 +78,7 @@ class ReducerPair {
     std::string hook = "allreduce";
     std::string hook_options;
     weft_planner replan = WEFT_PLANNER_DEFAULT;
+    weft_accumulation accumulation = WEFT_ACCUMULATION_UNSET;
   };
 
   ReducerPair(Rank& rank, const std::vector<Tensor>& tensors, const Options& options)
@@ -126,15 +127,15 @@ class ReducerPair {
     if (weft_reducer_begin(on_device_, &options) != WEFT_OK) return "device begin: " + error(on_device_);
     return "";
   }
-  // Computes gradient i of this seed, on one of its device's streams, and calls ready. In a view, `add` adds
-  // it to the existing value, as a program does.
+  // Computes gradient i of this seed, on one of its device's streams, and calls ready. `add` adds it to the
+  // existing value, as a program does.
   std::string ready(size_t i, uint64_t seed, bool add = false) {
     const Tensor& tensor = tensors_[i];
     std::vector<char> values = values_of(tensor, seed, rank_.rank);
     values.resize(bytes(tensor));
     void* host = host_[i].data();
     if (views() && weft_reducer_grad_view(on_host_, i, &host) != WEFT_OK) return "host view";
-    if (views() && add) add_to(tensor, static_cast<const char*>(host), &values);
+    if (add) add_to(tensor, static_cast<const char*>(host), &values);
     if (!values.empty()) std::memcpy(host, values.data(), values.size());
     if (weft_reducer_ready(on_host_, i, host, nullptr) != WEFT_OK) return "host ready: " + error(on_host_);
     if (tensor.device == kHost) {
@@ -289,17 +290,18 @@ class ReducerPair {
     options.hook = hooks_[device ? 1 : 0];
     options.flags = options_.flags;
     options.replan = options_.replan;
+    options.accumulation = options_.accumulation;
     options.divide_by = options_.divide_by;
     options.reduce_dtype = options_.reduce_dtype;
     return weft_reducer_create(rank_.comm, &options, reducer, &error) == WEFT_OK ? "" : error.text;
   }
-  static void add_to(const Tensor& tensor, const char* view, std::vector<char>* values) {
+  static void add_to(const Tensor& tensor, const char* sum, std::vector<char>* values) {
     const size_t element = tensor.element();
     for (size_t at = 0; at + element <= values->size(); at += element) {
       char* const to = values->data() + at;
       if (element == 8) {
         double a = 0, b = 0;
-        std::memcpy(&a, view + at, 8);
+        std::memcpy(&a, sum + at, 8);
         std::memcpy(&b, to, 8);
         a += b;
         std::memcpy(to, &a, 8);
@@ -307,7 +309,7 @@ class ReducerPair {
       }
       uint32_t bits[2] = {0, 0};
       const size_t shift = 4 - element;
-      std::memcpy(reinterpret_cast<char*>(&bits[0]) + shift, view + at, element);
+      std::memcpy(reinterpret_cast<char*>(&bits[0]) + shift, sum + at, element);
       std::memcpy(reinterpret_cast<char*>(&bits[1]) + shift, to, element);
       float f[2];
       std::memcpy(f, bits, 8);

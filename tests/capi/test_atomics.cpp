@@ -49,6 +49,7 @@ struct Kind {
   uint64_t reducer = 0;    // flags
   bool elsewhere = false;  // view mode: the gradient lies outside its view
   bool device = false;     // view mode: gradients lie on a (fake) CUDA device, all on one stream
+  weft_accumulation accumulation = WEFT_ACCUMULATION_REDUCER;  // copy mode
 };
 constexpr Kind kKinds[] = {
     {.name = "plain", .atomics = 2},
@@ -58,6 +59,10 @@ constexpr Kind kKinds[] = {
     {.name = "counted and recorded", .atomics = 2, .flags = WEFT_BEGIN_RECORD, .uses = 3},
     {.name = "static", .atomics = 2, .uses = 2, .reducer = WEFT_REDUCER_STATIC},
     {.name = "local", .atomics = 1, .flags = WEFT_BEGIN_LOCAL},
+    {.name = "local, added up by the program",
+     .atomics = 1,
+     .flags = WEFT_BEGIN_LOCAL,
+     .accumulation = WEFT_ACCUMULATION_PROGRAM},
     {.name = "local and counted", .atomics = 1, .flags = WEFT_BEGIN_LOCAL, .uses = 2},
     {.name = "with absent ones", .atomics = 2, .reducer = WEFT_REDUCER_ABSENT},
     {.name = "uneven", .atomics = 2, .reducer = WEFT_REDUCER_UNEVEN},
@@ -109,6 +114,7 @@ struct Where {
     options.params = params.data();
     options.param_count = kParams;
     options.mode = mode;
+    if (mode == WEFT_GRADIENT_COPY) options.accumulation = kind.accumulation;
     options.flags = kind.reducer;
     weft_reducer* reducer = nullptr;
     if (weft_reducer_create(r.comm, &options, &reducer, nullptr) != WEFT_OK) return;

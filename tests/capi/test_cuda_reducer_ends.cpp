@@ -32,6 +32,7 @@ class Pair {
     weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
     options.params = params;
     options.param_count = 2;
+    options.accumulation = WEFT_ACCUMULATION_REDUCER;
     options.bucket_limits = &limit;
     options.bucket_limit_count = 1;
     options.timeout_ms = timeout_ms;

@@ -64,6 +64,7 @@ class Trained {
     options.params = params.data();
     options.param_count = params.size();
     options.mode = how.mode;
+    if (how.mode != WEFT_GRADIENT_VIEW) options.accumulation = WEFT_ACCUMULATION_REDUCER;
     options.flags = how.flags;
     options.replan = how.replan;
     options.reduce_dtype = how.reduce_dtype;

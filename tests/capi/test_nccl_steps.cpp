@@ -34,6 +34,7 @@ class Trained {
     options.params = params.data();
     options.param_count = params.size();
     options.mode = mode;
+    if (mode == WEFT_GRADIENT_COPY) options.accumulation = WEFT_ACCUMULATION_REDUCER;
     options.bucket_limits = &limit;
     options.bucket_limit_count = 1;
     if (weft_hook_create(rank.context, hook, nullptr, &hook_) != WEFT_OK) created_ = "hook";

@@ -120,6 +120,7 @@ TEST_CASE(
     options.params = params.data();
     options.param_count = kParams;
     options.mode = mode;
+    if (mode == WEFT_GRADIENT_COPY) options.accumulation = WEFT_ACCUMULATION_REDUCER;
     options.bucket_limits = &kLimit;
     options.bucket_limit_count = 1;
     weft_reducer* reducer = nullptr;

@@ -36,6 +36,7 @@ struct Way {
   bool exact = true;  // results are means of small whole numbers
   uint32_t uses = 1;
   weft_planner replan = WEFT_PLANNER_DEFAULT;
+  weft_accumulation accumulation = WEFT_ACCUMULATION_REDUCER;
 };
 
 const std::vector<Way>& ways() {
@@ -118,6 +119,7 @@ class Trainer {
     options.params = params_;
     options.param_count = kParams;
     options.mode = way.mode;
+    if (way.mode == WEFT_GRADIENT_COPY) options.accumulation = way.accumulation;
     options.flags = way.flags;
     options.replan = way.replan;
     options.bucket_limits = limits;

@@ -59,7 +59,7 @@ class Synchronised:
     def step(self, **begin):
         """Run a reducer step around the backward passes of the block."""
         self.reducer.begin(**begin)
-        self.open, self.ready, self.local = True, set(), begin.get("local", False)
+        self.open, self.ready = True, set()
         try:
             yield
             if not begin.get("local"):
@@ -98,14 +98,12 @@ class Synchronised:
                 self._ready(index)
 
     def _ready(self, index):
-        """Pass a complete gradient to the reducer. In local steps, drop sparse ones afterwards."""
+        """Pass a complete gradient to the reducer."""
         parameter = self.parameters[index]
         if index not in self.sparse_indices:
             self.reducer.ready(index, parameter.grad.data_ptr() or None)
             return
         self.reducer.ready_sparse(index, parameter.grad._indices().contiguous(), parameter.grad._values().contiguous())
-        if self.local:
-            parameter.grad = None
 
     def _receive_sparse(self):
         """Fetch the results of sparse parameters from the reducer."""

@@ -83,16 +83,26 @@ class Accumulate(Mode):
         synced.backward(self.loss(Loss(synced.module), batches[-1]))
 
 
-class AccumulateView(Accumulate, View):
-    """The framework accumulates in the views."""
+class AccumulateProgram(Accumulate):
+    """The framework accumulates in its own gradients, and every micro-batch is a step."""
+
+    reducer_options = {"accumulate": "program"}
 
     def step_weft(self, synced, batches):
         for batch in batches:
             synced.backward(self.loss(Loss(synced.module), batch), local=batch is not batches[-1])
 
 
+class AccumulateView(AccumulateProgram, View):
+    """The framework accumulates in the views."""
+
+    reducer_options = {**AccumulateProgram.reducer_options, **View.reducer_options}
+
+
 class AccumulateLocal(Accumulate):
     """The reducer accumulates: every micro-batch passes a gradient of its own."""
+
+    reducer_options = {"accumulate": "reducer"}
 
     def step_weft(self, synced, batches):
         for batch in batches:
@@ -287,6 +297,10 @@ class AccumulateFp16(Accumulate, Fp16Hook):
     """The sum of several backward passes is cast, once."""
 
 
+class AccumulateProgramFp16(AccumulateProgram, Fp16Hook):
+    pass
+
+
 class AccumulateLocalFp16(AccumulateLocal, Fp16Hook):
     pass
 
@@ -374,12 +388,12 @@ class JoinActiveFp16(JoinActive, Fp16Hook):
 
 
 MODES = {"copy": Copy, "view": View, "accumulate": Accumulate, "accumulate-view": AccumulateView,
-         "accumulate-local": AccumulateLocal, "one-bucket": OneBucket, "retained": Retained, "replan": Replan,
+         "accumulate-program": AccumulateProgram, "accumulate-local": AccumulateLocal, "one-bucket": OneBucket, "retained": Retained, "replan": Replan,
          "replan-view": ReplanView, "static": Static, "static-view": StaticView, "buffers": Buffers,
          "absent": Absent, "absent-view": AbsentView, "join": Join, "join-view": JoinView, "join-active": JoinActive,
          "join-replan": JoinReplan, "join-accumulate": JoinAccumulate, "join-fp16": JoinFp16,
          "join-active-fp16": JoinActiveFp16, "fp16": Fp16Hook, "bf16": Bf16Hook, "fp16-wrapper": Fp16WrapperHook,
          "bf16-wrapper": Bf16WrapperHook, "accumulate-fp16": AccumulateFp16,
-         "accumulate-local-fp16": AccumulateLocalFp16,
+         "accumulate-program-fp16": AccumulateProgramFp16, "accumulate-local-fp16": AccumulateLocalFp16,
          "reduce-bf16": ReduceBf16, "reduce-f32": ReduceF32,
          "reduce-bf16-view": ReduceBf16View, "reduce-f32-view": ReduceF32View}

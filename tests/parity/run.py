@@ -21,10 +21,10 @@ import torch_venv  # noqa: E402
 
 RANK = Path(__file__).resolve().parent / "rank.py"
 MODELS = "mlp,resnet,transformer,mixed,branches,sparse,complex"
-MODES = ("copy,view,accumulate,accumulate-view,accumulate-local,one-bucket,retained,replan,replan-view,static,"
-         "static-view,buffers,absent,absent-view,join,join-view,join-active,join-replan,join-accumulate,join-fp16,"
-         "join-active-fp16,fp16,bf16,fp16-wrapper,bf16-wrapper,accumulate-fp16,accumulate-local-fp16,reduce-bf16,reduce-f32,"
-         "reduce-bf16-view,reduce-f32-view")
+MODES = ("copy,view,accumulate,accumulate-program,accumulate-view,accumulate-local,one-bucket,retained,replan,replan-view,"
+         "static,static-view,buffers,absent,absent-view,join,join-view,join-active,join-replan,join-accumulate,join-fp16,"
+         "join-active-fp16,fp16,bf16,fp16-wrapper,bf16-wrapper,accumulate-fp16,accumulate-program-fp16,accumulate-local-fp16,"
+         "reduce-bf16,reduce-f32,reduce-bf16-view,reduce-f32-view")
 
 BEHAVIOURS = ("several_backwards,create_graph,two_forwards,new_instance,resume,checkpointing,declared_uses,"
               "checkpointing_unused,static_changes,static_ranks_differ,logging_data,uneven_inputs,stop_when_exhausted,two_joined,"

@@ -64,6 +64,7 @@ void draw_part(const ReducerCase& program, const Window& window, const std::vect
   if (program.uneven() && (!window.fixed || program.mapped()) && !shows_indices && random.chance(4)) {
     part->data = false;
     part->ready.assign(params, false);
+    if (program.adds() && program.sparse()) part->locals.clear();  // their sums would be lost
   }
   if (program.learns()) {
     draw_static_part(program, uses, !begun, random, part);
@@ -83,6 +84,18 @@ void fix(Random& random, Window* window) {
     if (part.data) part.ready = ready;
     for (auto& local : part.locals) {
       for (size_t i = 0; i < ready.size(); i++) local[i] = local[i] && ready[i];
+    }
+  }
+}
+
+// Makes the sparse gradients of local steps ready in the synchronised step too, because their sum would be
+// lost if the program did not hand it over.
+void keep_sparse_sums(const std::vector<TestParam>& params, Window* window) {
+  for (RankPart& part : window->ranks) {
+    for (auto& local : part.locals) {
+      for (size_t i = 0; i < params.size(); i++) {
+        if (params[i].sparse_ndim > 0) local[i] = local[i] && part.ready[i];
+      }
     }
   }
 }
@@ -139,12 +152,15 @@ void draw_fixed_indices(Window* first, const std::vector<TestParam>& params) {
   }
 }
 
-// Draws the type in which gradients are communicated, and whether the reducer re-plans automatically.
+// Draws the type in which gradients are communicated, who accumulates them, and whether the reducer re-plans
+// automatically.
 void draw_types(Random& random, RigOptions* rig) {
+  const bool program_adds = rig->mode == WEFT_GRADIENT_VIEW || random.chance(2);
+  rig->accumulation = program_adds ? WEFT_ACCUMULATION_PROGRAM : WEFT_ACCUMULATION_REDUCER;
   constexpr int32_t kDtypes[] = {WEFT_DTYPE_F16, WEFT_DTYPE_BF16, WEFT_DTYPE_F32};
   const bool one_type = (rig->flags & WEFT_REDUCER_SHARDED) != 0;  // shards keep the element size
   if (!one_type && random.chance(3)) rig->reduce_dtype = kDtypes[random.below(std::size(kDtypes))];
-  if (rig->mode == WEFT_GRADIENT_COPY && random.chance(4)) rig->flags |= WEFT_REDUCER_ACCUMULATE_F32;
+  if (!program_adds && random.chance(4)) rig->flags |= WEFT_REDUCER_ACCUMULATE_F32;
   if (random.chance(4)) rig->flags |= WEFT_REDUCER_DETERMINISTIC;
   const bool slices = (rig->flags & (WEFT_REDUCER_SHARDED | WEFT_REDUCER_OWN_WHOLE)) == WEFT_REDUCER_SHARDED;
   if (!slices && random.chance(4)) rig->replan = WEFT_PLANNER_LIMITS;
@@ -175,8 +191,7 @@ ReducerCase ReducerCase::draw(uint64_t seed, int ranks, Random& random) {
   }
   draw_types(random, &program.rig);
   draw_uses(random, &program);
-  const bool sparse = std::any_of(program.params.begin(), program.params.end(),
-                                  [](const TestParam& p) { return p.sparse_ndim > 0; });
+  const bool sparse = program.sparse();
   if (sparse && random.chance(3)) {
     program.rig.flags |= WEFT_REDUCER_SPARSE_FIXED;
     for (auto& uses : program.uses) {
@@ -184,7 +199,8 @@ ReducerCase ReducerCase::draw(uint64_t seed, int ranks, Random& random) {
     }
   }
   program.asks = sparse && seed % 3 == 0;
-  program.homes = program.rig.mode == WEFT_GRADIENT_COPY && random.chance(2);
+  // Absent gradients that the program has accumulated need a place.
+  program.homes = !program.view() && (program.adds() || random.chance(2));
   if (random.chance(2)) {
     program.rig.flags |= WEFT_REDUCER_BUFFERS;
     program.buffers_root = static_cast<int32_t>(random.below(static_cast<uint64_t>(ranks) + 1)) - 1;
@@ -213,6 +229,7 @@ ReducerCase ReducerCase::draw(uint64_t seed, int ranks, Random& random) {
       begun[r] = begun[r] || window.ranks[r].data || !window.ranks[r].locals.empty();
     }
     if (window.fixed) fix(random, &window);
+    if (program.adds()) keep_sparse_sums(program.params, &window);
     if (program.sparse_fixed() && &window == program.windows.data())
       draw_fixed_indices(&window, program.params);
     // After all ranks have joined there are no further steps.
@@ -243,10 +260,10 @@ Dtype ReducerCase::held_as(Dtype gradient) const {
 }
 
 std::string ReducerCase::text() const {
-  return cat(ranks, " ranks, ", params.size(), " parameters, ",
-             rig.mode == WEFT_GRADIENT_VIEW ? "view" : "copy", ", limit ", rig.limits[0], ", flags ",
-             rig.flags, ", divide_by ", rig.divide_by, ", buffers_root ", buffers_root, ", check_interval ",
-             check_interval, ", reduce_dtype ", rig.reduce_dtype, ", ", windows.size(), " windows");
+  return cat(ranks, " ranks, ", params.size(), " parameters, ", view() ? "view" : "copy", ", accumulation ",
+             rig.accumulation, ", limit ", rig.limits[0], ", flags ", rig.flags, ", divide_by ",
+             rig.divide_by, ", buffers_root ", buffers_root, ", check_interval ", check_interval,
+             ", reduce_dtype ", rig.reduce_dtype, ", ", windows.size(), " windows");
 }
 
 Expected::Expected(const Model& model, const ReducerCase& program, size_t window)

@@ -3,6 +3,7 @@
 // has data at all. All is a function of the seed, so every rank knows what the other ranks do.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -64,6 +65,12 @@ struct ReducerCase {
   std::vector<Window> windows;
 
   static ReducerCase draw(uint64_t seed, int ranks, Random& random);
+  bool view() const { return rig.mode == WEFT_GRADIENT_VIEW; }
+  // The program adds up local steps, and not the reducer.
+  bool adds() const { return rig.accumulation == WEFT_ACCUMULATION_PROGRAM; }
+  bool sparse() const {
+    return std::any_of(params.begin(), params.end(), [](const TestParam& p) { return p.sparse_ndim > 0; });
+  }
   bool mapped() const { return (rig.flags & WEFT_REDUCER_ABSENT) != 0; }
   bool buffers() const { return (rig.flags & WEFT_REDUCER_BUFFERS) != 0; }
   bool norms() const { return (rig.flags & WEFT_REDUCER_NORMS) != 0; }

@@ -47,9 +47,8 @@ void Tally::count(const ReducerCase& program) {
   add("weights", true, program.rig.divide_by == WEFT_DIVIDE_WEIGHTS);
   add("re-plans", true, part([](const Window& w, const RankPart&) { return w.replan; }));
   add("accumulation", true, part([](const Window&, const RankPart& p) { return !p.locals.empty(); }));
-  add("sparse gradients", true,
-      std::any_of(program.params.begin(), program.params.end(),
-                  [](const TestParam& p) { return p.sparse_ndim > 0; }));
+  add("accumulation by the program in copy mode", true, program.adds() && !program.view());
+  add("sparse gradients", true, program.sparse());
   add("sparse gradients shown to a hook", false, program.asks);
   add("repeated uses", true, repeats(program));
   add("a static pattern", true, program.learns());

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cmath>
 #include <cstdio>
-#include <map>
 
 #include "reducer_cases.h"
 #include "support/sampling.h"
@@ -135,6 +134,7 @@ class Run {
     options.bucket_limits = program_.rig.limits.data();
     options.bucket_limit_count = 1;
     options.flags = program_.rig.flags;
+    options.accumulation = program_.rig.accumulation;
     options.divide_by = program_.rig.divide_by;
     options.reduce_dtype = program_.rig.reduce_dtype;
     const std::shared_ptr<Hook> hook = program_.asks ? std::make_shared<Asks>() : allreduce_hook();
@@ -142,32 +142,36 @@ class Run {
     Manifest manifest;
     expect(make_manifest(params_.data(), params_.size(), sizeof(weft_param), &manifest), "manifest");
     for (const Param& p : manifest.params) dense_.push_back(p.dense);
-    touched_.assign(params_.size(), false);
+    handed_.assign(params_.size(), {});
     return !view() || look_up_views();
   }
 
   uint32_t uses(size_t i) const { return program_.uses[static_cast<size_t>(self_.rank)][i]; }
-  bool view() const { return program_.rig.mode == WEFT_GRADIENT_VIEW; }
+  bool view() const { return program_.view(); }
   uint64_t at(size_t i, uint64_t k) const {
     return (view() && !dense_[i] ? k : model_.offset(i, k)) * dtype_size(model_[i].dtype);
   }
   bool sparse(size_t i) const { return model_[i].sparse_ndim > 0; }
   std::byte* gradient(size_t i) { return view() ? views_[i] : memory_[i]; }
 
-  // Computes a gradient. In view mode it is added to what the window has accumulated. `stray`: the gradient
-  // lies outside its view, so the reducer adds it.
+  // Computes a gradient: the sum of this window's micro-batches, if the program adds up. `stray`: outside its
+  // view.
   void compute(size_t i, uint64_t seed, bool stray) {
     for (uint64_t k = 0; k < model_.count(i); k++) {
-      const double own = value(seed, self_.rank, i, k);
-      const double sum = own + (view() && touched_[i] ? sums_[{i, k}] : 0);
-      if (view()) sums_[{i, k}] = sum;
+      double sum = 0;
+      for (const uint64_t each : batches(i, seed)) sum += value(each, self_.rank, i, k);
       if (stray) {
-        store(model_[i].dtype, own, memory_[i] + model_.offset(i, k) * dtype_size(model_[i].dtype));
+        store(model_[i].dtype, sum, memory_[i] + model_.offset(i, k) * dtype_size(model_[i].dtype));
       } else {
         store(model_[i].dtype, sum, gradient(i) + at(i, k));
       }
     }
-    touched_[i] = true;
+  }
+  // Returns the seeds of the micro-batches that are part of a gradient.
+  std::vector<uint64_t> batches(size_t i, uint64_t seed) const {
+    std::vector<uint64_t> all = program_.adds() ? handed_[i] : std::vector<uint64_t>();
+    all.push_back(seed);
+    return all;
   }
 
   // Stores an incomplete value, as before the last use of a gradient in a step.
@@ -180,30 +184,38 @@ class Run {
   }
 
   Status ready(size_t i, uint64_t seed, bool last) {
-    if (sparse(i)) return ready_sparse(i, last ? seed : seed + 50);
     const bool stray = program_.strays() && (seed + i) % 2 == 0;
-    if (last) {
+    if (!sparse(i) && last) {
       compute(i, seed, stray);
-    } else {
+    } else if (!sparse(i)) {
       compute_part(i, seed, stray);
     }
+    const Status status =
+        sparse(i) ? ready_sparse(i, batches(i, last ? seed : seed + 50)) : ready_dense(i, stray);
+    if (last) handed_[i].push_back(seed);
+    return status;
+  }
+  Status ready_dense(size_t i, bool stray) {
     return reducer_->ready(i, stray ? memory_[i] : gradient(i), nullptr);
   }
   // Passes the entries in descending order, some of them in two parts.
-  Status ready_sparse(size_t i, uint64_t seed) {
-    Random random(seed + i);
-    std::vector<uint64_t> rows, parts;
-    for (uint64_t row = row_count(model_[i]); row-- > 0;) {
-      if (!has_row(program_, seed, self_.rank, i, row)) continue;
-      const uint64_t count = 1 + random.below(2);
-      for (uint64_t part = 0; part < count; part++) {
-        rows.push_back(row);
-        parts.push_back(count == 1 ? 2 : part);
+  Status ready_sparse(size_t i, const std::vector<uint64_t>& seeds) {
+    std::vector<uint64_t> rows, parts, from;
+    for (const uint64_t seed : seeds) {
+      Random random(seed + i);
+      for (uint64_t row = row_count(model_[i]); row-- > 0;) {
+        if (!has_row(program_, seed, self_.rank, i, row)) continue;
+        const uint64_t count = 1 + random.below(2);
+        for (uint64_t part = 0; part < count; part++) {
+          rows.push_back(row);
+          parts.push_back(count == 1 ? 2 : part);
+          from.push_back(seed);
+        }
       }
     }
     const uint64_t elements = row_elements(model_[i]);
     const Coo coo = make_coo(model_[i], rows, [&](uint64_t e, uint64_t k) {
-      const double whole = value(seed, self_.rank, i, rows[e] * elements + k);
+      const double whole = value(from[e], self_.rank, i, rows[e] * elements + k);
       return parts[e] == 2 ? whole : parts[e] == 1 ? 3 : whole - 3;
     });
     return reducer_->ready_sparse(i, coo.c(), nullptr);
@@ -359,7 +371,7 @@ class Run {
     const Expected expected(model_, program_, window);
     look_up_owned();
     apply(window, expected);
-    touched_.assign(params_.size(), false);
+    handed_.assign(params_.size(), {});
     bool ok = true;
     for (size_t i = 0; i < params_.size(); i++) ok &= check_param(window, expected, i);
     weft_reducer_stats stats{};
@@ -466,8 +478,8 @@ class Run {
   std::unique_ptr<Reducer> reducer_;
   std::vector<bool> dense_;
   std::vector<std::vector<bool>> owned_;  // by parameter, in the order of memory
-  std::vector<bool> touched_;             // has a gradient in this window
-  std::map<std::pair<size_t, uint64_t>, double> sums_;
+  // The micro-batches of this window that have become ready, by parameter.
+  std::vector<std::vector<uint64_t>> handed_;
   std::vector<std::byte*> views_;
 };
 

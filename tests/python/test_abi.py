@@ -22,7 +22,7 @@ HEADER = re.sub(r"\\\n\s*", "", HEADER)  # continued lines
 PREFIXES = {"": "Status", "EVIDENCE": "Evidence", "DTYPE": "DType", "OP": "Op", "COLL": "Coll", "DEVICE": "DeviceKind",
             "LOG": "LogLevel", "PROGRESS": "Progress", "BOOTSTRAP": "Bootstrap", "GRADIENT": "GradientMode",
             "CONTEXT": "ContextFlag", "COMM": "CommFlag", "SHRINK": "ShrinkFlag", "REDUCER": "ReducerFlag", "PARAM": "ParamFlag",
-            "BROADCAST": "BroadcastFlag", "BEGIN": "BeginFlag", "DIVIDE": "Divide", "PLANNER": "Planner",
+            "BROADCAST": "BroadcastFlag", "BEGIN": "BeginFlag", "DIVIDE": "Divide", "PLANNER": "Planner", "ACCUMULATION": "Accumulation",
             "FINISH": "FinishFlag"}
 HOOKS_IN_C = re.compile(r"WEFT_(SPACE|HOOK|DEFAULT)_\w+|WEFT_API|\w+_INIT")
 

@@ -59,14 +59,25 @@ def test_gaps():
 def test_accumulation():
     """local steps accumulate; the synchronised step averages the sum and divides it by the micro-batches"""
     def body(comm):
+        out = []
+        for adds in ("program", "reducer"):
+            with weft.Reducer(comm, [weft.Param("w", (3,))], accumulate=adds) as reducer:
+                grad = np.zeros(3, np.float32)
+                for batch in range(3):
+                    grad = comm.rank + batch + (grad if adds == "program" else np.zeros(3, np.float32))
+                    with reducer.step(local=batch < 2, micro_batches=3 if batch == 2 else 1):
+                        reducer.ready(0, grad)
+                out.append(grad.tolist())
+                expect_equal(reducer.report()["reducer"]["accumulation"], adds)
         with weft.Reducer(comm, [weft.Param("w", (3,))]) as reducer:
-            for batch in range(3):
-                grad = np.full(3, comm.rank + batch, np.float32)
-                with reducer.step(local=batch < 2, micro_batches=3 if batch == 2 else 1):
-                    reducer.ready(0, grad)
-            return grad.tolist()
+            expect_equal(reducer.report()["reducer"]["accumulation"], None)
+            expect_raises(weft.WeftError, "WEFT_BEGIN_LOCAL needs a choice in weft_reducer_options.accumulation",
+                          reducer.begin, local=True)
+        expect_raises(ValueError, "accumulate is 'both', expected one of: unset, program, reducer",
+                      weft.Reducer, comm, [weft.Param("w", (3,))], accumulate="both")
+        return out
 
-    expect_equal(ranks(body), [[2.0] * 3] * SIZE)
+    expect_equal(ranks(body), [[[2.0] * 3] * 2] * SIZE)
 
 
 def test_sparse():

@@ -226,7 +226,13 @@ struct RigOptions {
   int32_t divide_by = WEFT_DIVIDE_WORLD;
   int32_t reduce_dtype = 0;
   weft_planner replan = WEFT_PLANNER_NONE;  // most tests examine the buckets of the first plan
+  weft_accumulation accumulation = WEFT_ACCUMULATION_UNSET;  // default: the reducer in copy mode
 };
+
+// Returns the default of tests with local steps: in copy mode the reducer adds up.
+inline weft_accumulation accumulation_in(int32_t mode) {
+  return mode == WEFT_GRADIENT_COPY ? WEFT_ACCUMULATION_REDUCER : WEFT_ACCUMULATION_PROGRAM;
+}
 
 inline Status make_reducer(const std::shared_ptr<Comm>& comm, const Model& model, std::shared_ptr<Hook> hook,
                            std::unique_ptr<Reducer>* reducer, const RigOptions& rig = {}) {
@@ -241,6 +247,8 @@ inline Status make_reducer(const std::shared_ptr<Comm>& comm, const Model& model
   options.on_bucket_user_data = rig.on_bucket_user_data;
   options.flags = rig.flags;
   options.replan = rig.replan;
+  options.accumulation =
+      rig.accumulation != WEFT_ACCUMULATION_UNSET ? rig.accumulation : accumulation_in(rig.mode);
   options.divide_by = rig.divide_by;
   options.reduce_dtype = rig.reduce_dtype;
   return Reducer::create(comm, Status(), options, std::move(hook), reducer);

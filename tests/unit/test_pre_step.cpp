@@ -74,6 +74,7 @@ Status make(const std::shared_ptr<Comm>& comm, const std::vector<weft_param>& pa
   options.params = params.data();
   options.param_count = params.size();
   options.mode = wish.mode;
+  options.accumulation = accumulation_in(wish.mode);
   options.flags = wish.flags | WEFT_REDUCER_KEEP_VALUES;  // the ranks' values differ
   options.buffers_root = wish.root;
   options.check_interval = wish.interval;

@@ -68,9 +68,17 @@ TEST_CASE("a flag without a required other flag is refused with that flag's name
 TEST_CASE("a flag in the wrong mode is refused with the required mode") {
   CHECK(says(refusal(with_flags(WEFT_REDUCER_COPY_STRAYS)), "is for view mode"));
   weft_reducer_options options = with_flags(WEFT_REDUCER_ACCUMULATE_F32);
+  CHECK(says(refusal(options), "needs weft_reducer_options.accumulation WEFT_ACCUMULATION_REDUCER"));
+  options.accumulation = WEFT_ACCUMULATION_REDUCER;
   CHECK(refusal(options).empty());
-  options.mode = WEFT_GRADIENT_VIEW;
-  CHECK(says(refusal(options), "is for copy mode"));
+  for (const int32_t mode : {WEFT_GRADIENT_VIEW, WEFT_GRADIENT_IN_PLACE}) {
+    options.mode = mode;
+    CHECK(says(refusal(options), "accumulation is WEFT_ACCUMULATION_REDUCER, which is for copy mode"));
+  }
+  options.accumulation = WEFT_ACCUMULATION_PROGRAM;
+  CHECK(says(refusal(options), "but it is WEFT_ACCUMULATION_PROGRAM"));
+  options.accumulation = 3;
+  CHECK(says(refusal(options), "accumulation is 3: allowed are WEFT_ACCUMULATION_UNSET (0)"));
   options.mode = 77;
   CHECK(says(refusal(options), "mode is 77"));
 }
@@ -101,7 +109,4 @@ TEST_CASE("a number out of range is refused with its range") {
   options = {};
   options.timeout_ms = -2;
   CHECK(says(refusal(options), "timeout_ms is -2"));
-  options = {};
-  options.reserved = 1;
-  CHECK(says(refusal(options), "reserved is 1: it must be 0"));
 }

@@ -27,6 +27,7 @@ struct Way {
   uint32_t uses = 1;     // of each dense parameter
   double clip = 0;       // the norm
   weft_planner replan = WEFT_PLANNER_DEFAULT;
+  weft_accumulation accumulation = WEFT_ACCUMULATION_REDUCER;  // copy mode
 };
 
 constexpr int32_t kView = WEFT_GRADIENT_VIEW;
@@ -34,6 +35,7 @@ constexpr Way kWays[] = {
     {.name = "copy"},
     {.name = "view", .mode = kView},
     {.name = "accumulated", .locals = 2},
+    {.name = "accumulated by the program", .locals = 2, .accumulation = WEFT_ACCUMULATION_PROGRAM},
     {.name = "accumulated in views", .mode = kView, .locals = 2},
     {.name = "accumulated in f32", .flags = WEFT_REDUCER_ACCUMULATE_F32, .locals = 2},
     {.name = "absent", .flags = WEFT_REDUCER_ABSENT, .absent = true},
@@ -50,6 +52,12 @@ constexpr Way kWays[] = {
      .locals = 1,
      .absent = true,
      .joins = true},
+    {.name = "join, absent, accumulated by the program",
+     .flags = WEFT_REDUCER_UNEVEN | WEFT_REDUCER_ABSENT,
+     .locals = 1,
+     .absent = true,
+     .joins = true,
+     .accumulation = WEFT_ACCUMULATION_PROGRAM},
     {.name = "without data", .flags = WEFT_REDUCER_UNEVEN, .no_data = true},
     {.name = "weights, in views",
      .mode = kView,
@@ -109,6 +117,7 @@ class Replica {
     options.bucket_limit_count = 2;
     options.flags = way.flags;
     options.replan = way.replan;
+    options.accumulation = view() ? WEFT_ACCUMULATION_PROGRAM : way.accumulation;
     options.divide_by = way.divide_by;
     options.reduce_dtype = way.reduce_dtype;
     self_.expect(Reducer::create(self.comm, Status(), options, allreduce_hook(), &reducer_), "create");
@@ -133,6 +142,7 @@ class Replica {
 
  private:
   bool view() const { return way_.mode == kView; }
+  bool program_adds() const { return view() || way_.accumulation == WEFT_ACCUMULATION_PROGRAM; }
   bool sparse(size_t i) const { return model_[i].sparse_ndim > 0; }
   std::byte* place(size_t i) {
     void* at = home_[i];
@@ -141,17 +151,24 @@ class Replica {
   }
   // At least two of three ranks have each gradient, so that no parameter is absent everywhere.
   bool has_gradient(uint64_t step, size_t i) const {
+    if (sparse(i) && way_.locals > 0 && program_adds()) return true;  // else its sum would be lost
     return !way_.absent || (i + static_cast<size_t>(self_.rank) + step) % 4 != 0 ||
            (way_.joins && self_.rank == kRanks - 1);
   }
 
-  // Computes a gradient of the parameter and calls ready. `add`: adds it to the view.
+  // Computes a gradient of the parameter and calls ready. `add`: adds it to those of earlier local steps.
   void contribute(size_t i, uint64_t seed, bool add) {
     if (sparse(i)) {
-      // Row 9 comes from all ranks, and twice.
-      const auto own = static_cast<uint64_t>(self_.rank) * 2 + seed % 5;
-      const Coo coo = make_coo(model_[i], {9, own, 30 + seed % 3, 9}, [&](uint64_t e, uint64_t k) {
-        return rough(seed, self_.rank, i, e * 11 + k);
+      if (!add) seeds_.clear();
+      seeds_.push_back(seed);
+      std::vector<uint64_t> rows;
+      for (const uint64_t each : seeds_) {
+        // Row 9 comes from all ranks, and twice.
+        const auto own = static_cast<uint64_t>(self_.rank) * 2 + each % 5;
+        for (const uint64_t row : {uint64_t{9}, own, 30 + each % 3, uint64_t{9}}) rows.push_back(row);
+      }
+      const Coo coo = make_coo(model_[i], rows, [&](uint64_t e, uint64_t k) {
+        return rough(seeds_[e / 4], self_.rank, i, e % 4 * 11 + k);
       });
       const weft_sparse entries = coo.c();
       return self_.expect(reducer_->ready_sparse(i, entries, nullptr), "ready_sparse");
@@ -174,7 +191,7 @@ class Replica {
       for (size_t i = 0; i < model_.size(); i++)
         contribute(i, step * 10 + 1 + static_cast<uint64_t>(local), added);
       self_.expect(reducer_->finish({}), "finish, local");
-      added = view();
+      added = program_adds();
     }
     weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
     const bool none = way_.no_data && static_cast<uint64_t>(self_.rank) == step % kRanks;
@@ -219,6 +236,7 @@ class Replica {
   const Way& way_;
   Gradients home_;
   std::vector<weft_param> list_;
+  std::vector<uint64_t> seeds_;  // of the sparse gradient's sum
   std::unique_ptr<Reducer> reducer_;
 };
 

@@ -26,6 +26,7 @@ Status make(Rank& self, const Model& model, uint32_t uses, uint64_t flags, std::
   options.bucket_limits = &limit;
   options.bucket_limit_count = 1;
   options.mode = mode;
+  options.accumulation = accumulation_in(mode);
   options.flags = flags;
   options.replan = replan;
   return Reducer::create(self.comm, Status(), options, allreduce_hook(), reducer);

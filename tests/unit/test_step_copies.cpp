@@ -62,6 +62,7 @@ struct Steps {
   int32_t reduce_dtype = 0;
   uint64_t flags = 0;
   const char* hook = "allreduce";
+  weft_accumulation accumulation = WEFT_ACCUMULATION_UNSET;
 };
 
 // Runs one step, with `local` local steps before it. meet: synchronises the ranks' threads without moving
@@ -111,7 +112,8 @@ Touched touched_by_step(int ranks, const Steps& steps, std::vector<Bytes>* resul
         RigOptions rig{.mode = steps.mode,
                        .limits = {1 << 20},
                        .flags = steps.flags,
-                       .reduce_dtype = steps.reduce_dtype};
+                       .reduce_dtype = steps.reduce_dtype,
+                       .accumulation = steps.accumulation};
         if (steps.weighted) {
           rig.flags |= WEFT_REDUCER_UNEVEN;
           rig.divide_by = WEFT_DIVIDE_WEIGHTS;
@@ -213,6 +215,19 @@ TEST_CASE("local steps add each gradient once, and the sum is communicated once"
   CHECK(copy.read <= 2 * bytes + 2 * 4096);
   const Touched view = touched_by_step(2, {.mode = WEFT_GRADIENT_VIEW, .local = 2});
   CHECK(view.copied + view.accumulated == 0);
+}
+
+TEST_CASE("local steps copy nothing if the program adds up, and leave fused casts and weights to the copy") {
+  for (Steps steps :
+       {Steps{}, Steps{.hook = "bf16"}, Steps{.weighted = true}, Steps{.flags = WEFT_REDUCER_RETAIN}}) {
+    INFO("hook " << steps.hook << ", weighted " << steps.weighted << ", flags " << steps.flags);
+    steps.accumulation = WEFT_ACCUMULATION_PROGRAM;
+    const Touched alone = touched_by_step(2, steps);
+    steps.local = 2;
+    const Touched all = touched_by_step(2, steps);
+    CHECK(all.copied == alone.copied);
+    CHECK(all.accumulated == 0);
+  }
 }
 
 TEST_CASE(

@@ -194,6 +194,7 @@ class Step {
     options.params = params.data();
     options.param_count = params.size();
     options.mode = view_mode_ ? WEFT_GRADIENT_VIEW : WEFT_GRADIENT_COPY;
+    if (!view_mode_) options.accumulation = WEFT_ACCUMULATION_REDUCER;
     if (reduced_views_) options.flags = WEFT_REDUCER_SHARDED | WEFT_REDUCER_REDUCED_VIEWS;
     std::vector<uint64_t> limits;
     limits.reserve(bench.bucket_limits.size());
