@@ -274,3 +274,84 @@ TEST_CASE("ranks that do not all reduce in place are named, and a re-plan is ref
     CHECK(text.find("is WEFT_GRADIENT_IN_PLACE on rank 0 and not on rank 1") != std::string::npos);
   }
 }
+
+namespace {
+
+constexpr int kLayers = 3;
+constexpr int64_t kRows = 6, kColumns = 40;
+constexpr size_t kMatrix = kRows * kColumns;
+static const int64_t kMatrixShape[] = {kRows, kColumns}, kLastStrides[] = {kColumns * kLayers, kLayers};
+
+// Two stacked tensors in one array, weight [layers][rows][columns] and bias [layers][columns], whose slices
+// are parameters, layer by layer. A third one has its layers in the last dimension:
+// last[rows][columns][layers].
+struct Stacked {
+  Stacked(int32_t mode, float* memory) {
+    float* const bias = memory + kLayers * kMatrix;
+    float* const last = bias + kLayers * kColumns;
+    for (int l = 0; l < kLayers; l++) {
+      add("weight", l, 2, kMatrixShape, memory + static_cast<size_t>(l) * kMatrix);
+      add("bias", l, 1, kMatrixShape + 1, bias + l * kColumns);
+      if (mode == WEFT_GRADIENT_IN_PLACE) continue;  // gradients have no gaps there
+      add("last", l, 2, kMatrixShape, last + l);
+      params.back().strides = kLastStrides;
+    }
+    for (size_t i = 0; i < params.size(); i++) params[i].name = names[i].c_str();
+    options.params = params.data();
+    options.param_count = params.size();
+    options.mode = mode;
+  }
+  void add(const char* tensor, int layer, int32_t ndim, const int64_t* shape, float* gradient) {
+    names.push_back(std::string(tensor) + "." + std::to_string(layer));
+    params.push_back(WEFT_PARAM_INIT);
+    params.back().dtype = WEFT_DTYPE_F32;
+    params.back().ndim = ndim;
+    params.back().shape = shape;
+    params.back().gradient = gradient;
+  }
+  static size_t room() { return kLayers * (2 * kMatrix + kColumns); }
+
+  std::vector<std::string> names;
+  std::vector<weft_param> params;
+  weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
+};
+
+float stacked_value(int rank, size_t at) {
+  return static_cast<float>((rank + 1) * static_cast<int>(at % 97));
+}
+
+// Trains a step in which the slices become ready from the last layer to the first.
+void average_slices(Rank& r, Findings& f, int32_t mode) {
+  std::vector<float> memory(Stacked::room());
+  for (size_t at = 0; at < memory.size(); at++) memory[at] = stacked_value(r.rank, at);
+  Stacked stacked(mode, memory.data());
+  std::string error;
+  weft_reducer* reducer = create(r, stacked.options, &error);
+  f.expect(reducer != nullptr);
+  if (reducer == nullptr) return;
+  // In place a bucket ends with each slice, because the list alternates between two tensors.
+  f.expect(buckets_of(reducer) == (mode == WEFT_GRADIENT_IN_PLACE ? stacked.params.size() : 1));
+  f.expect(weft_reducer_begin(reducer, nullptr) == WEFT_OK);
+  for (uint64_t p = stacked.params.size(); p-- > 0;)
+    f.expect(weft_reducer_ready(reducer, p, nullptr, nullptr) == WEFT_OK);
+  f.expect(weft_reducer_finish(reducer, nullptr) == WEFT_OK);
+  const size_t end = mode == WEFT_GRADIENT_IN_PLACE ? kLayers * (kMatrix + kColumns) : memory.size();
+  for (size_t at = 0; at < end; at++)
+    f.expect(memory[at] == (stacked_value(0, at) + stacked_value(1, at)) * 0.5f);
+  weft_reducer_destroy(&reducer);
+}
+
+}  // namespace
+
+TEST_CASE("slices of stacked tensors are parameters, in place and by copy") {
+  for (const char* backend : kBackends) {
+    for (const int32_t mode : {WEFT_GRADIENT_IN_PLACE, WEFT_GRADIENT_COPY}) {
+      Findings findings;
+      const std::string error =
+          run(backend, 2, WEFT_PROGRESS_THREAD, [&](Rank& r) { average_slices(r, findings, mode); });
+      INFO(backend << ", mode " << mode);
+      CHECK(error.empty());
+      CHECK(findings.wrong == 0);
+    }
+  }
+}
