@@ -7,6 +7,8 @@
 #   make test-parity
 #   make test-torch
 #   make test-mutants
+#   make wheel
+#   make test-wheel
 
 BUILD ?= build
 RANKS ?= 2
@@ -27,7 +29,7 @@ MPIRUN = env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_
 LAUNCH = $(if $(filter mpi shm+mpi,$(BACKEND)),$(MPIRUN),$(WEFT) run -n $(RANKS) --prefix others --)
 
 .DEFAULT_GOAL := help
-.PHONY: setup build demo test test-all test-parity test-torch test-mutants release bench gpu bench-peers reference lint install clean help
+.PHONY: setup build demo test test-all test-parity test-torch test-mutants release wheel test-wheel bench gpu bench-peers reference lint install clean help
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -101,5 +103,12 @@ release: | .setup/build ## compile what `make install` installs: optimised, with
 install: release ## install library, headers, pkg-config file and tool, stripped, under PREFIX
 	@meson install -C $(RELEASE) --strip
 
+wheel: | .setup/build .setup/parity ## the Python package with the library in it, and its sdist, in dist/
+	@python3 tools/wheel.py $(BUILD) --jobs $(JOBS)
+
+# Builds the wheel a second time in another folder, and installs it where only Python is.
+test-wheel: wheel ## install the wheel in empty environments and reduce over it; the last line counts test cases
+	@python3 tests/wheel/test_wheel.py $(BUILD) dist $(JOBS)
+
 clean: ## remove the build folders
-	@rm -rf $(BUILD) $(RELEASE)
+	@rm -rf $(BUILD) $(RELEASE) build-wheel build-wheel-parts dist

@@ -8,7 +8,9 @@
 
 #include "base/config.h"
 #include "base/dl.h"
+#include "base/guard.h"
 #include "base/text.h"
+#include "base/unwinding.h"
 #include "coll/hierarchical/hierarchical.h"
 #include "framed/connect.h"
 #include "framed/custom_link.h"
@@ -96,9 +98,15 @@ BackendEntry load_module(const std::string& folder, const Module& wanted, const 
     entry.status = other_version(path, module->abi, kBackendModuleAbi);
     return entry;
   }
+  module->prepare();
   entry.backend = module->backend;
   if (variant != nullptr) *variant = module->variant;
   return entry;
+}
+
+// An exception of a module is the reason why its backend is not available.
+Status probe_guarded(const Backend& backend, std::string* detail, const Libraries& libraries) {
+  return guarded([&] { return backend.probe(detail, libraries); });
 }
 
 // Loads the module for the MPI library of this process.
@@ -121,7 +129,14 @@ BackendEntry load_mpi(const std::string& folder, const Backend** variant) {
                                                          ", but there is no ", path(flavour)));
     return entry;
   }
-  return load_module(folder, {"mpi", {}}, cat("mpi-", flavour), variant);
+  // MPICH's library is libmpich.so.12 in Debian and libmpi.so.12 elsewhere. The wheel has a module for each.
+  const std::string other = flavour == "mpich" ? "mpi-mpich-upstream" : "";
+  const bool has_other = !other.empty() && file_exists(cat(folder, "/libweft-", other, ".so"));
+  if (has_other && is_loaded("libmpi.so.12")) return load_module(folder, {"mpi", {}}, other, variant);
+  entry = load_module(folder, {"mpi", {}}, cat("mpi-", flavour), variant);
+  if (entry.status.ok() || !has_other) return entry;
+  BackendEntry second = load_module(folder, {"mpi", {}}, other, variant);
+  return second.status.ok() ? second : entry;
 }
 
 }  // namespace
@@ -139,6 +154,7 @@ std::shared_ptr<Accelerator> Registry::load_accelerator(const std::string& modul
 
 Registry::Registry(const std::string& module_path, Libraries libraries)
     : libraries_(std::move(libraries)), measurements_(measurements_of_process()) {
+  prepare_unwinding();
   for (const auto& make : kBackends) {
     BackendEntry entry;
     entry.backend = &make();
@@ -233,17 +249,17 @@ Status Registry::probe(const BackendEntry& entry, std::string* detail) const {
   if (entry.backend == nullptr) return entry.status;
   if (entry.backend->local != nullptr) {
     std::string across;
-    WEFT_TRY(
-        entry.backend->local->probe(detail, libraries_).with_prefix(cat(entry.backend->local->name, ": ")));
+    WEFT_TRY(probe_guarded(*entry.backend->local, detail, libraries_)
+                 .with_prefix(cat(entry.backend->local->name, ": ")));
     if (const Backend* const under = entry.backend->under; under != nullptr) {
-      WEFT_TRY(under->probe(&across, libraries_).with_prefix(cat(under->name, ": ")));
+      WEFT_TRY(probe_guarded(*under, &across, libraries_).with_prefix(cat(under->name, ": ")));
     }
-    WEFT_TRY(entry.backend->across->probe(&across, libraries_)
+    WEFT_TRY(probe_guarded(*entry.backend->across, &across, libraries_)
                  .with_prefix(cat(entry.backend->across->name, ": ")));
     *detail = cat(*detail, "; between hosts ", across);
     return {};
   }
-  return entry.backend->probe(detail, libraries_);
+  return probe_guarded(*entry.backend, detail, libraries_);
 }
 
 std::string Registry::names() const {

@@ -197,7 +197,7 @@ def check_includes(arguments):
 
 def check_types(arguments):
     # NumPy's types come from this interpreter's installation.
-    command = [str(TOOLS / "mypy"), "--config-file", "python/pyproject.toml", "--python-executable", sys.executable,
+    command = [str(TOOLS / "mypy"), "--config-file", "pyproject.toml", "--python-executable", sys.executable,
                "--cache-dir", str(arguments.build / "mypy"), "--no-error-summary", "python/weftsync"]
     return [text for text in [output_of(command)] if text]
 

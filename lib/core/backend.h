@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
+#include "base/unwinding.h"
 #include "core/accelerator.h"
 #include "core/allocator.h"
 #include "core/collectives.h"
@@ -109,8 +110,9 @@ struct BackendModule {
   uint32_t abi;
   const Backend* backend;
   const Backend* variant = nullptr;  // the same backend with other guarantees, under its own name; null: none
+  void (*prepare)() = prepare_unwinding;  // the module's own copy, called first
 };
-inline constexpr uint32_t kBackendModuleAbi = 13;
+inline constexpr uint32_t kBackendModuleAbi = 14;
 inline constexpr const char* kBackendModuleSymbol = "weft_backend_module";
 
 }  // namespace weft

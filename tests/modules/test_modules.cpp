@@ -48,6 +48,17 @@ TEST_CASE("a module of another version is unavailable, with the reason") {
   CHECK(std::string(info.reason).find("another version") != std::string::npos);
 }
 
+TEST_CASE("an exception of a module becomes an error of the call") {
+  const std::string path = folder() + "/throwing";
+  const weft_backend_info asked = describe(path, "nccl");
+  INFO(asked.reason);
+  CHECK(asked.available == 0);
+  CHECK(std::string(asked.reason).find("thrown by find") != std::string::npos);
+  const std::string error =
+      weft_test::run("ucx", 2, WEFT_PROGRESS_THREAD, path.c_str(), [](weft_test::Rank&) {});
+  CHECK(error.find("thrown by make_transport") != std::string::npos);
+}
+
 TEST_CASE("a module's transport carries collectives") {
   CHECK(describe(folder(), "ucx").available == 1);
   const std::string path = folder();

@@ -124,10 +124,10 @@ def test_records():
 
 
 def test_old_python():
-    """the package has only syntax of Python 3.9"""
+    """the package has only syntax of Python 3.10"""
     import ast
     for path in (ROOT / "python/weftsync").rglob("*.py"):
-        ast.parse(path.read_text(), str(path), feature_version=(3, 9))
+        ast.parse(path.read_text(), str(path), feature_version=(3, 10))
 
 
 if __name__ == "__main__":

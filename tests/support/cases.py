@@ -72,7 +72,7 @@ def main(names):
     """Run the cases whose functions are in names; a last argument with asterisks filters by name."""
     pattern = sys.argv[-1] if len(sys.argv) > 1 and "*" in sys.argv[-1] else "*"
     tell("program", "cases")
-    failed = 0
+    passed, failed, skipped = 0, 0, 0
     for key, function in list(names.items()):
         name = (getattr(function, "__doc__", None) or key).strip()
         if not key.startswith("test_") or not fnmatch.fnmatch(name, pattern):
@@ -80,12 +80,16 @@ def main(names):
         tell("start", name)
         try:
             function()
+            passed += 1
             tell("pass", name)
         except Skip as reason:
+            skipped += 1
             print(f"{name}: skipped: {reason}")
             tell("skip", name, str(reason))
         except Exception:  # any exception fails the case
             failed += 1
             print(f"{name}: failed\n{traceback.format_exc()}")
             tell("fail", name)
+    if not os.environ.get("WEFT_TEST_REPORT"):  # tests/run.py counts otherwise
+        print(f"{passed} passed, {failed} failed, {skipped} skipped")
     sys.exit(1 if failed else 0)
