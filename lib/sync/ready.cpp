@@ -171,10 +171,11 @@ Status Reducer::check_gradient(uint64_t param, const void* gradient, const weft_
   if (!state_->copy && !state_->strays) {
     return Status::error(
         Code::kArg,
-        cat(name, "the gradient is at ", gradient, ", but in view mode it must be in its view at ",
+        cat(name, "the gradient is at ", gradient, ", expected at ",
             static_cast<const void*>(state_->buckets->place(param).memory),
-            " (weft_reducer_grad_view; a re-plan moves the views). Compute it there, or create the reducer "
-            "with WEFT_REDUCER_COPY_STRAYS"));
+            ", which is its view (weft_reducer_grad_view; a re-plan moves the views) or, in place, "
+            "weft_param.gradient. Compute it there, or create a reducer in view mode with "
+            "WEFT_REDUCER_COPY_STRAYS"));
   }
   if (!state_->copy && state_->buckets->hold(gradient)) {
     return Status::error(Code::kArg, cat(name, "the gradient is at ", gradient,

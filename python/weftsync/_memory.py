@@ -101,7 +101,11 @@ def dtype_of(what: Any) -> DType:
         return what
     if isinstance(what, str) and what.upper() in DType.__members__:
         return DType[what.upper()]
-    return _from_numpy(np.dtype(what))
+    try:
+        return _from_numpy(np.dtype(what))
+    except TypeError as error:
+        names = ", ".join(DType.__members__).lower()
+        raise TypeError(f"no element type {what!r} ({error}); expected a NumPy type or one of: {names}") from None
 
 
 def _from_numpy(dtype: np.dtype[Any]) -> DType:
