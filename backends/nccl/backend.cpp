@@ -83,7 +83,7 @@ class NcclCollectives final : public Collectives {
 
  private:
   Status open_pair(const LaneKey& key, std::unique_ptr<CollectiveLane>* lane) {
-    if (!communicator_->messages()) return below_->open_lane(key, lane);
+    if (key.id != 0 || !communicator_->messages()) return below_->open_lane(key, lane);
     const bool sends = key.kind == LaneKey::Kind::kSend;
     LaneKey notes = key;
     notes.kind = sends ? LaneKey::Kind::kReceive : LaneKey::Kind::kSend;

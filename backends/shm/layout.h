@@ -13,7 +13,7 @@
 
 namespace weft::shm {
 
-inline constexpr uint64_t kMagic = 0x346d687374666577;  // "weftshm4"
+inline constexpr uint64_t kMagic = 0x356d687374666577;  // "weftshm5"
 inline constexpr uint32_t kLanes = 64;                  // collective lanes of a communicator
 inline constexpr uint64_t kPage = 4096;
 inline constexpr uint64_t kHugePage = 2 << 20;
@@ -29,9 +29,8 @@ inline constexpr uint64_t kRingDepth = 8;
 inline constexpr uint64_t kRingStride = 32 << 10;
 inline constexpr uint64_t kPacketBytes = kRingStride - 64;
 inline constexpr uint64_t kRingBytes = kRingDepth * kRingStride;
-// Channels of a pair: one for the user's messages, one for the control messages of a backend on top of this
-// one.
-inline constexpr uint32_t kPairChannels = 2;
+// Channels of a pair: LaneKey::id.
+inline constexpr uint32_t kPairChannels = 3;
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 

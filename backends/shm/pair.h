@@ -37,7 +37,7 @@ class PairLane : public CollectiveLane {
   }
   uint64_t offset(uint64_t packet) const { return packet * kPacketBytes; }
   // Returns the number of packets in the ring. Control messages (channel 1) are short and sent one at a time.
-  uint64_t depth() const { return channel_ == 0 ? kRingDepth : 1; }
+  uint64_t depth() const { return channel_ == 1 ? 1 : kRingDepth; }
   // Returns the address of the next packet in the ring.
   std::byte* next_packet() const {
     return group_->memory(ring_owner(), ring_offset() + moved_ % depth() * kRingStride);

@@ -1,5 +1,5 @@
-/* weft/collectives.h: collectives with blocks of different sizes, sparse arrays, and groups of calls. What
- * core.h says about all collectives holds here too. */
+/* weft/collectives.h: collectives with blocks of different sizes, sparse arrays, groups of calls, messages
+ * with tags. What core.h says about all collectives holds here too, unless a section says otherwise. */
 #ifndef WEFT_COLLECTIVES_H
 #define WEFT_COLLECTIVES_H
 
@@ -120,6 +120,57 @@ WEFT_API weft_status weft_group_begin(weft_comm* comm);
  * Returns: WEFT_ERR_STATE without weft_group_begin.
  * Threads: one thread at a time per communicator. Since 0.9 */
 WEFT_API weft_status weft_group_end(weft_comm* comm, weft_request** request);
+
+/* ---- Tagged messages -----------------------------------------------------------------------------------
+ * Messages with a number, the tag. They match only each other, not weft_send and weft_recv. A receive names a
+ * source and a tag, or accepts any. It takes the first message that fits, in the order in which its source
+ * sent them. Messages with different tags do not wait for each other. A rank may send to itself. They are not
+ * part of groups: calls between weft_group_begin and weft_group_end start at once.
+ *
+ * A message of up to 16 KiB is sent at once, and its send may complete before the receive is called. A longer
+ * message waits for its receive. So does a shorter one, while 256 KiB of messages that no receive has taken
+ * are at the receiver. After 4096 messages that wait, sends to that rank wait for one of them.
+ *
+ * A deadline (WEFT_ERR_TIMEOUT), WEFT_ERR_MISMATCH, WEFT_ERR_INTERRUPTED and a rank that has left
+ * (WEFT_ERR_PEER_FAILED) fail only the request, not the communicator; the exception is data that is being
+ * moved and does not arrive within another second. The other rank continues: a message that its sender gave
+ * up matches no receive, or fails its receive with WEFT_ERR_CANCELLED if a part of it had arrived. A send
+ * whose receive gave up completes.
+ *
+ * options: as for all collectives; a stream of a device is WEFT_ERR_UNSUPPORTED.
+ * Threads: any thread. The messages of one thread keep their order. Since 0.9 */
+#define WEFT_ANY_SOURCE INT32_C(-1) /* peer of a receive: any rank, also the caller's */
+#define WEFT_ANY_TAG UINT64_MAX     /* tag of a receive: any tag */
+
+/* The message that a receive has taken. Filled before the request completes, also with WEFT_ERR_MISMATCH. */
+typedef struct weft_message {
+  size_t struct_size;
+  int32_t source;    /* the sender's rank */
+  uint32_t reserved; /* 0 */
+  uint64_t tag;
+  uint64_t count; /* elements that the sender sent */
+} weft_message;
+#define WEFT_MESSAGE_INIT {sizeof(weft_message), 0, 0, 0, 0}
+
+/* Sends count elements to a rank. tag: 0 to UINT64_MAX - 1.
+ * Returns: as weft_send; WEFT_ERR_MISMATCH if the send was still waiting when a receive that does not fit
+ * took its message. */
+WEFT_API weft_status weft_send_tagged(weft_comm* comm, const void* src, uint64_t count, weft_dtype dtype,
+                                      int32_t peer, uint64_t tag, const weft_coll_options* options,
+                                      weft_request** request);
+/* Receives at most count elements.
+ * peer: a rank or WEFT_ANY_SOURCE. tag: a tag or WEFT_ANY_TAG.
+ * message: filled with what was received; may be NULL. Belongs to the library until the request completes.
+ * Returns: as weft_recv; WEFT_ERR_MISMATCH if the message has another dtype or more than count elements,
+ * which is then lost. */
+WEFT_API weft_status weft_recv_tagged(weft_comm* comm, void* dst, uint64_t count, weft_dtype dtype,
+                                      int32_t peer, uint64_t tag, weft_message* message,
+                                      const weft_coll_options* options, weft_request** request);
+/* Cancels a tagged send or receive: if the other rank has not matched it, the request completes with
+ * WEFT_ERR_CANCELLED. Otherwise, also if it is complete, nothing happens.
+ * Returns: WEFT_ERR_UNSUPPORTED for requests of other calls; WEFT_ERR_STATE from a callback.
+ * Threads: any thread. Since 0.9 */
+WEFT_API weft_status weft_request_cancel(weft_request* request);
 
 #ifdef __cplusplus
 }

@@ -103,6 +103,24 @@ weft_status weft_request_error(weft_request* request, weft_error* error) {
   });
 }
 
+weft_status weft_request_cancel(weft_request* request) {
+  return plain([&]() -> Status {
+    WEFT_TRY(usable(request));
+    WEFT_TRY(check_call(*request->context));
+    if (!request->tagged)
+      return Status::error(
+          Code::kUnsupported,
+          "weft_request_cancel: only requests of weft_send_tagged and weft_recv_tagged can be cancelled");
+    const std::shared_ptr<Comm> comm = request->sent_over.lock();
+    if (!comm || request->done()) return {};
+    std::shared_ptr<TaggedMessages> messages;
+    if (!comm->tagged_messages(&messages).ok()) return {};
+    messages->end(request, Status::error(Code::kCancelled, "the program cancelled the request"), true);
+    after_progress(*request->context);
+    return {};
+  });
+}
+
 weft_status weft_request_release(weft_request** request) {
   return plain([&]() -> Status {
     WEFT_NOT_NULL(request);

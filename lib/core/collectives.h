@@ -154,7 +154,8 @@ struct LaneKey {
   enum class Kind : uint8_t { kCollective, kSend, kReceive };
   Kind kind = Kind::kCollective;
   // Collective lanes: 0 is the user's; others are numbered in the order in which they are opened, equally on
-  // all ranks. Send and receive lanes: 0 is the user's, 1 belongs to a backend built on this one.
+  // all ranks. Send and receive lanes: 0 is the user's, 1 belongs to a backend built on this one, 2 has the
+  // frames of tagged messages.
   uint32_t id = 0;
   int peer = -1;  // send and receive lanes
   // For pipelined lanes: the number of lanes with this key, and the index of this one. A lane that numbers

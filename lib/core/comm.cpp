@@ -145,6 +145,18 @@ Status Comm::lane_for(const CollectiveArgs& args, std::shared_ptr<Lane>* lane) {
   return {};
 }
 
+Status Comm::tagged_messages(std::shared_ptr<TaggedMessages>* messages) {
+  const std::lock_guard lock(lanes_mutex_);
+  if (!tagged_messages_) {
+    if (closed_) return cancelled();
+    auto made = std::make_shared<TaggedMessages>(*this);
+    context_->engine().add(made);
+    tagged_messages_ = std::move(made);
+  }
+  *messages = tagged_messages_;
+  return {};
+}
+
 template <class MakeDeadline>
 Status Comm::run_until(Lane& lane, const CollectiveArgs& args, MakeDeadline&& make_deadline) {
   Request request;
@@ -314,20 +326,24 @@ Status Comm::close(bool with_context) {
   fail(cancelled(), false);
   dump_.close(context_->clock());
   std::vector<std::shared_ptr<Lane>> lanes;
+  std::shared_ptr<TaggedMessages> messages;
   {
     const std::lock_guard lock(lanes_mutex_);
     lanes.swap(lanes_);
     pair_lanes_.clear();
+    messages = tagged_messages_;
   }
-  for (const auto& lane : lanes) {
-    lane->close();
-    // Completes outstanding operations.
+  // Completes outstanding operations.
+  const auto end = [&](auto& task) {
+    task.close();
     const auto waits = [&] {
-      return context_->engine().locked([&] { return Engine::poll(*lane); }) != Poll::kParked;
+      return context_->engine().locked([&] { return Engine::poll(task); }) != Poll::kParked;
     };
     for (uint32_t round = 0; waits(); round++) context_->clock().relax(round);
-    context_->engine().remove(lane.get());
-  }
+    context_->engine().remove(&task);
+  };
+  for (const auto& lane : lanes) end(*lane);
+  if (messages) end(*messages);
   (void)guarded_run([&] { control_->leave(); }).ok();
   control_->stop();
   if (generation_.number > 0) (void)guarded_run([&] { generation_.generations->closed(); }).ok();
@@ -356,6 +372,7 @@ FlightRecord Comm::flight() {
 
 bool Comm::quiet() {
   const std::lock_guard lock(lanes_mutex_);
+  if (tagged_messages_ && !tagged_messages_->quiet()) return false;
   return context_->engine().locked([&] {
     return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->idle(); });
   });

@@ -21,10 +21,11 @@ the package itself refuses raise ValueError or TypeError before anything is sent
 (GIL) while they run.
 """
 from . import constants as _constants
+from ._collectives import Message
 from .averager import Averager
 from .comm import Comm, CommInfo
-from .constants import (Accumulation, BroadcastFlag, Coll, DeviceKind, Divide, DType, Evidence, GradientMode, LogLevel,
-                        Op, Planner, Progress, Status)
+from .constants import (ANY_SOURCE, ANY_TAG, Accumulation, BroadcastFlag, Coll, DeviceKind, Divide, DType, Evidence,
+                        GradientMode, LogLevel, Op, Planner, Progress, Status)
 from .context import BackendInfo, Context, version
 from .errors import WeftError
 from .hook import Hook
@@ -36,7 +37,8 @@ from .threads import Gathering, run_threads
 
 __version__ = f"{_constants.VERSION_MAJOR}.{_constants.VERSION_MINOR}.{_constants.VERSION_PATCH}"
 
-__all__ = ["Accumulation", "Averager", "BackendInfo", "BroadcastFlag", "BucketInfo", "Coll", "Comm", "CommInfo",
-           "Context", "DType", "DeviceKind", "Divide", "Evidence", "Gathering", "GradientMode", "Hook", "JoinResult",
-           "LogLevel", "Norms", "Op", "Param", "ParamInfo", "Planner", "Progress", "Reducer", "Reduction", "Request",
-           "Slice", "Stats", "Status", "Verdict", "WeftError", "__version__", "run_threads", "version"]
+__all__ = ["ANY_SOURCE", "ANY_TAG", "Accumulation", "Averager", "BackendInfo", "BroadcastFlag", "BucketInfo", "Coll",
+           "Comm", "CommInfo", "Context", "DType", "DeviceKind", "Divide", "Evidence", "Gathering", "GradientMode", "Hook",
+           "JoinResult", "LogLevel", "Message", "Norms", "Op", "Param", "ParamInfo", "Planner", "Progress", "Reducer",
+           "Reduction", "Request", "Slice", "Stats", "Status", "Verdict", "WeftError", "__version__", "run_threads",
+           "version"]

@@ -96,6 +96,11 @@ class CollOptions(Sized):
                 ("flags", c_uint64), ("reduction", P(Reduction))]
 
 
+class Message(Sized):
+    _fields_ = [("struct_size", c_size_t), ("source", c_int32), ("reserved", c_uint32), ("tag", c_uint64),
+                ("count", c_uint64)]
+
+
 class BucketParam(Sized):
     _fields_ = [("struct_size", c_size_t), ("index", c_uint64), ("name", c_char_p), ("dtype", c_int32),
                 ("ndim", c_int32), ("shape", P(c_int64)), ("strides", P(c_int64)), ("offset", c_uint64),
@@ -323,6 +328,9 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "weft_sparse_release": (status, P(Sparse)),
     "weft_group_begin": (status, c_void_p),
     "weft_group_end": (status, c_void_p, _handle),
+    "weft_send_tagged": (status, c_void_p, c_void_p, c_uint64, c_int32, c_int32, c_uint64, *_how),
+    "weft_recv_tagged": (status, c_void_p, c_void_p, c_uint64, c_int32, c_int32, c_uint64, P(Message), *_how),
+    "weft_request_cancel": (status, c_void_p),
     "weft_request_wait": (status, c_void_p, c_int64),
     "weft_request_test": (status, c_void_p, P(c_uint8)),
     "weft_request_on_complete": (status, c_void_p, complete_fn, c_void_p),

@@ -5,7 +5,7 @@ Common to all collectives:
 Arrays    NumPy arrays, and objects with __dlpack__ or the buffer protocol, in host memory and row-major. Counts and
           offsets are in elements.
 Order     Every rank makes the same calls in the same order, with the same dtype, op and root. send and recv are matched
-          per pair of ranks and have no place in that order.
+          per pair of ranks and have no place in that order; nor have tagged messages.
 Results   The array that receives the result must be writable. A read-only one (a JAX array, a read-only NumPy array)
           raises ValueError; Comm.new has each collective in a form that returns a new array. A result array of another
           dtype or size also raises ValueError.
@@ -28,15 +28,16 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Any, Optional, Union
+from typing import Any, Literal, Optional, Union, overload
 
 from . import _abi
 from ._handle import milliseconds
 from ._library import lib
 from ._memory import Region, region
 from ._new import NewArrays
-from .constants import Op, choice
+from .constants import ANY_SOURCE, ANY_TAG, Op, choice
 from .errors import WeftError
 from .reduction import Reduction, add_cause
 from .request import Request
@@ -55,7 +56,7 @@ class Collectives:
     rank: int
     size: int
     _handle: ctypes.c_void_p
-    _outstanding: list[Request]
+    _outstanding: set[Request]
     _grouped: Optional[list[Any]] = None  # the arrays that calls of the open group use
 
     @property
@@ -254,12 +255,58 @@ class Collectives:
         return self._run(lib.recv, [part], part.address, part.count, part.dtype, peer, options=_options(timeout),
                          wait=wait)
 
+    def send_tagged(self, src: Any, peer: int, tag: int, *, timeout: Optional[float] = None,
+                    wait: bool = True) -> Optional[Request]:
+        """Send src to the rank peer, which may be this rank, as a message with a tag: 0 to 2**64 - 2.
+
+        Tagged messages match only recv_tagged. Those with different tags do not wait for each other. A message of up to
+        16 KiB may be sent before its receive is called; a longer one waits for it. Their failures, deadlines included,
+        fail only the message and not the communicator. Threads: any.
+        """
+        part = _array(src, writes=False)
+        return self._run(lib.send_tagged, [part], part.address, part.count, part.dtype, peer, _tag(tag, ANY_TAG - 1),
+                         options=_options(timeout), wait=wait)
+
+    @overload
+    def recv_tagged(self, dst: Any, source: int = ..., tag: int = ..., *, timeout: Optional[float] = ...,
+                    wait: Literal[True] = ...) -> Message: ...
+
+    @overload
+    def recv_tagged(self, dst: Any, source: int = ..., tag: int = ..., *, timeout: Optional[float] = ...,
+                    wait: Literal[False]) -> Request: ...
+
+    @overload
+    def recv_tagged(self, dst: Any, source: int = ..., tag: int = ..., *, timeout: Optional[float] = ...,
+                    wait: bool) -> Union[Message, Request]: ...
+
+    def recv_tagged(self, dst: Any, source: int = ANY_SOURCE, tag: int = ANY_TAG, *, timeout: Optional[float] = None,
+                    wait: bool = True) -> Union[Message, Request]:
+        """Receive the first message of send_tagged that fits into dst, and return who sent it and how long it is.
+
+        source  a rank, this one included, or ANY_SOURCE
+        tag     a tag or ANY_TAG
+
+        The message may be shorter than dst. One that is longer, or of another type, raises WeftError ERR_MISMATCH, and
+        is lost. With wait=False, Request.result returns the Message, and Request.cancel gives the receive up. Threads:
+        any.
+        """
+        part = _array(dst, writes=True)
+        taken = _abi.Message()
+        request = self._run(lib.recv_tagged, [part, taken], part.address, part.count, part.dtype, source,
+                            _tag(tag, ANY_TAG), taken, options=_options(timeout), wait=wait)
+        if request is None:
+            return Message(taken.source, taken.tag, taken.count)
+        request._convert = lambda: Message(taken.source, taken.tag, taken.count)
+        return request
+
     def _raise(self, code: int) -> None:
         raise NotImplementedError
 
     def _run(self, call: Any, lent: list[Any], *arguments: Any, options: Optional[_abi.CollOptions],
              wait: bool) -> Optional[Request]:
-        self._outstanding = [one for one in self._outstanding if not one.over()]
+        for one in list(self._outstanding):  # tagged messages may come from several threads
+            if one.over():
+                self._outstanding.discard(one)
         if wait:
             try:
                 self._raise(call(self._handle, *arguments, options, None))
@@ -272,8 +319,17 @@ class Collectives:
         handle = ctypes.c_void_p()
         self._raise(call(self._handle, *arguments, options, handle))
         request = Request(handle, lent)
-        self._outstanding.append(request)
+        self._outstanding.add(request)
         return request
+
+
+@dataclasses.dataclass(frozen=True)
+class Message:
+    """A message that recv_tagged has received. count is in elements."""
+
+    source: int
+    tag: int
+    count: int
 
 
 class _Blocks:
@@ -302,6 +358,12 @@ def _options(timeout: Optional[float], factor: float = 0.0, op: Operation = Op.S
         return None
     return _abi.CollOptions(timeout_ms=milliseconds(timeout), factor=factor,
                             reduction=None if how is None else ctypes.pointer(how))
+
+
+def _tag(tag: int, most: int) -> int:
+    if not 0 <= tag <= most:
+        raise ValueError(f"tag is {tag}, expected 0 to {most}")
+    return tag
 
 
 def _array(array: Any, writes: bool) -> Region:

@@ -137,7 +137,7 @@ class Comm(Collectives, Handle):
         """Take ownership of a new handle."""
         Handle.__init__(self, handle)
         self.context = context
-        self._outstanding: list[Request] = []
+        self._outstanding: set[Request] = set()
         info = self.query()
         self.rank, self.size = info.rank, info.size
 

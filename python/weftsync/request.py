@@ -23,7 +23,7 @@ class Request(Handle):
     def __init__(self, handle: ctypes.c_void_p, lent: Any) -> None:
         super().__init__(handle)
         self._lent = lent
-        self._convert: Optional[Callable[[], Any]] = None  # makes the new array, for a call of Comm.new
+        self._convert: Optional[Callable[[], Any]] = None  # makes what result() returns
         self._array: Any = None
 
     def wait(self, timeout: Optional[float] = None) -> None:
@@ -38,7 +38,7 @@ class Request(Handle):
         self._check(code, lent)
 
     def result(self, timeout: Optional[float] = None) -> Any:
-        """Wait as `wait` does. Returns the new array of a call of Comm.new, and None for other calls."""
+        """Wait as `wait` does. Returns the new array of a call of Comm.new, the Message of recv_tagged, else None."""
         self.wait(timeout)
         convert = self._convert
         if convert is not None:
@@ -51,6 +51,13 @@ class Request(Handle):
         code, done = self._test()
         self._check(code, lent)
         return done
+
+    def cancel(self) -> None:
+        """End a tagged send or receive that the other rank has not matched: it fails with ERR_CANCELLED.
+
+        Otherwise, also if it is complete, nothing happens. Raises WeftError ERR_UNSUPPORTED for other operations.
+        """
+        check(lib.request_cancel(self._handle), lib.last_error)
 
     def close(self) -> None:
         """Release the handle if the operation is complete; otherwise do nothing."""

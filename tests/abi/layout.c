@@ -119,6 +119,12 @@ int main(void) {
   FIELD(weft_tensor, strides);
   FIELD(weft_tensor, device_kind);
   FIELD(weft_tensor, device);
+  STRUCT(weft_message);
+  FIELD(weft_message, struct_size);
+  FIELD(weft_message, source);
+  FIELD(weft_message, reserved);
+  FIELD(weft_message, tag);
+  FIELD(weft_message, count);
   STRUCT(weft_sparse);
   FIELD(weft_sparse, struct_size);
   FIELD(weft_sparse, count);

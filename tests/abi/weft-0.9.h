@@ -314,6 +314,23 @@ WEFT_API weft_status weft_sparse_all_reduce(weft_comm* comm, const weft_sparse* 
 WEFT_API weft_status weft_sparse_release(weft_sparse* result);
 WEFT_API weft_status weft_group_begin(weft_comm* comm);
 WEFT_API weft_status weft_group_end(weft_comm* comm, weft_request** request);
+#define WEFT_ANY_SOURCE INT32_C(-1)
+#define WEFT_ANY_TAG UINT64_MAX
+typedef struct weft_message {
+  size_t struct_size;
+  int32_t source;
+  uint32_t reserved;
+  uint64_t tag;
+  uint64_t count;
+} weft_message;
+#define WEFT_MESSAGE_INIT {sizeof(weft_message), 0, 0, 0, 0}
+WEFT_API weft_status weft_send_tagged(weft_comm* comm, const void* src, uint64_t count, weft_dtype dtype,
+                                      int32_t peer, uint64_t tag, const weft_coll_options* options,
+                                      weft_request** request);
+WEFT_API weft_status weft_recv_tagged(weft_comm* comm, void* dst, uint64_t count, weft_dtype dtype,
+                                      int32_t peer, uint64_t tag, weft_message* message,
+                                      const weft_coll_options* options, weft_request** request);
+WEFT_API weft_status weft_request_cancel(weft_request* request);
 #ifdef __cplusplus
 }
 #endif

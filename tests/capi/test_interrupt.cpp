@@ -160,6 +160,18 @@ std::vector<Case> cases() {
        [](Environment& e) {
          return weft_recv(e.r.comm, e.to.data(), kCount, WEFT_DTYPE_F32, 1, nullptr, nullptr);
        }},
+      {"recv_tagged", nothing,
+       [](Environment& e) {
+         return weft_recv_tagged(e.r.comm, e.to.data(), kCount, WEFT_DTYPE_F32, WEFT_ANY_SOURCE, 7, nullptr,
+                                 nullptr, nullptr);
+       },
+       false},
+      {"send_tagged", nothing,
+       [](Environment& e) {
+         e.from.resize(10'000);
+         return weft_send_tagged(e.r.comm, e.from.data(), 10'000, WEFT_DTYPE_F32, 1, 7, nullptr, nullptr);
+       },
+       false},
       {"all_gather_v", nothing,
        [](Environment& e) {
          const uint64_t counts[] = {3, 5};

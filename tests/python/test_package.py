@@ -26,6 +26,44 @@ def test_exports():
                 expect(not missing, f"{owner.__name__}.{method} takes them", missing)
 
 
+def test_tagged():
+    """tagged messages are received by source and tag, from any rank, and say what they are"""
+    def body(comm):
+        to, of = (comm.rank + 1) % SIZE, (comm.rank - 1) % SIZE
+        out, large = np.zeros(8, np.int32), np.arange(100_000.0)
+        # Received in another order than sent. The long one waits for its receive and holds back nothing.
+        sent = [comm.send_tagged(large * (comm.rank + 1), to, 1, wait=False),
+                comm.send_tagged(np.arange(5, dtype=np.int32) + comm.rank, to, 2, wait=False)]
+        expect_equal(comm.recv_tagged(out, of, 2), weft.Message(of, 2, 5))
+        expect(np.array_equal(out[:5], np.arange(5) + of) and not out[5:].any(), "data", out)
+        inbox = np.zeros(100_000)
+        request = comm.recv_tagged(inbox, wait=False)
+        expect_equal(request.result(), weft.Message(of, 1, 100_000))
+        expect(np.array_equal(inbox, large * (of + 1)), "data of the long message")
+        for one in sent:
+            one.wait()
+        comm.send_tagged(out, comm.rank, 2**64 - 2)  # to itself
+        expect_equal(comm.recv_tagged(out, weft.ANY_SOURCE, weft.ANY_TAG), weft.Message(comm.rank, 2**64 - 2, 8))
+        comm.barrier()
+        # A failure ends only its message.
+        request = comm.recv_tagged(out, of, 7, wait=False)
+        request.cancel()
+        expect_raises(weft.WeftError, "cancelled", request.wait)
+        expect_raises(weft.WeftError, "passed its deadline", comm.recv_tagged, out, of, 7, timeout=0.05)
+        comm.send_tagged(np.zeros(9, np.int32), to, 3)
+        expect_raises(weft.WeftError, f"rank {of} sends i32 x 9, rank {comm.rank} receives at most i32 x 8",
+                      comm.recv_tagged, out, of, 3)
+        expect_raises(ValueError, "tag is -1", comm.send_tagged, out, to, -1)
+        expect_raises(ValueError, "expected 0 to", comm.send_tagged, out, to, weft.ANY_TAG)
+        other = comm.send(out, to, wait=False)
+        expect_raises(weft.WeftError, "only requests of weft_send_tagged", other.cancel)
+        comm.recv(out, of)
+        other.wait()
+        comm.barrier()
+
+    ranks(body)
+
+
 def test_collectives():
     """every collective gives the result that NumPy computes from all ranks' arrays"""
     every = [np.arange(6, dtype=np.float64) * (rank + 1) for rank in range(SIZE)]
