@@ -91,7 +91,7 @@ reference: $(BUILD)/build.ninja .setup/lint ## the C ABI's reference, in $(BUILD
 	@python3 tools/lint.py $(BUILD) --only reference
 
 lint: $(BUILD)/build.ninja .setup/lint ## formatting, clang-tidy, headers alone, types of python, layers, files' sizes
-	@python3 tools/lint.py $(BUILD) --jobs $(JOBS)
+	@python3 tools/lint.py $(BUILD) --jobs $(JOBS) $(LINT_OPTIONS)
 
 RELEASE = $(BUILD)-release
 release: | .setup/build ## compile what `make install` installs: optimised, without assertions and tests

@@ -8,11 +8,12 @@ prose    tools/check_prose.py: sentences that are hard to read, and words that d
 sizes    files of lib, backends, hooks and include: more than 400 lines are reported, more than 700 fail
 headers  every header of lib, backends and hooks compiles alone; the public ones as C99, C11 and C++17, by gcc and clang.
          Headers that a source includes first are left to `includes` and `tidy`; those of a backend that is not built are left out
-includes every source of lib, backends and hooks compiles without precompiled headers, with the build folder's compiler.
-         Only by name (--only includes), because tidy finds the same with clang
+includes every source of lib, backends and hooks compiles without precompiled headers, with the build folder's compiler and
+         with clang
 reference  Doxygen over the public headers: every item has a comment. Its HTML is in BUILD/reference
 types    mypy over the Python package
-tidy     clang-tidy over lib, backends and hooks, with the flags of the build folder, without precompiled headers
+tidy     clang-tidy over lib, backends and hooks, with the flags of the build folder, without precompiled headers. It takes
+         most of the time; --recent N leaves out files that the last N commits have not changed
 """
 import argparse
 import concurrent.futures
@@ -184,15 +185,20 @@ def check_headers(arguments):
 
 def check_includes(arguments):
     def compile_without_code(item):
-        path, entry = item
+        path, entry, compiler = item
         words = shlex.split(entry["command"])
         at = words.index("-o")
         words = [word for word in words[:at] + words[at + 2:] if word != "ccache"]
+        if compiler:
+            words[0] = compiler
+            words.append("-Wno-unknown-warning-option")
         text = output_of([*words, "-fsyntax-only"], cwd=entry["directory"])
-        return text and f"{path}:\n{text}"
+        return text and f"{path} ({words[0]}):\n{text}"
 
-    entries = {path: entry for path, entry in code_entries(arguments.build).items() if not path.endswith(".cu")}
-    return in_parallel(arguments.jobs, compile_without_code, entries.items())
+    compilers = [None, shutil.which("clang++")] if shutil.which("clang++") else [None]
+    return in_parallel(arguments.jobs, compile_without_code,
+                       [(path, entry, compiler) for path, entry in code_entries(arguments.build).items()
+                        if not path.endswith(".cu") for compiler in compilers])
 
 
 def check_types(arguments):
@@ -202,8 +208,23 @@ def check_types(arguments):
     return [text for text in [output_of(command)] if text]
 
 
+def recently_changed(commits):
+    """Returns the paths, without their endings, of what the last commits and the working tree have changed.
+
+    With fewer commits than that: of all files.
+    """
+    base = subprocess.run(["git", "rev-parse", "--quiet", "--verify", f"HEAD~{commits}"], cwd=ROOT, text=True,
+                          stdout=subprocess.PIPE).stdout.strip()
+    listing = ["git", "diff", "--name-only", base] if base else ["git", "ls-files"]
+    names = subprocess.run(listing, cwd=ROOT, check=True, text=True, stdout=subprocess.PIPE).stdout.split("\n")
+    return {str((ROOT / name).with_suffix("")) for name in names if name}
+
+
 def check_tidy(arguments):
     files = code_entries(arguments.build)
+    if arguments.recent:
+        changed = recently_changed(arguments.recent)  # a header's problems appear for the source of the same name
+        files = {path: entry for path, entry in files.items() if str(Path(path).with_suffix("")) in changed}
     if arguments.files:
         files = {path: entry for path, entry in files.items() if arguments.files in path}
     database = arguments.build / "lint"
@@ -224,15 +245,15 @@ def check_tidy(arguments):
 
 CHECKS = {"format": check_format, "layers": check_layers, "docs": check_docs, "prose": check_prose, "sizes": check_sizes,
           "headers": check_headers, "reference": check_reference, "includes": check_includes, "types": check_types, "tidy": check_tidy}
-DEFAULT = [name for name in CHECKS if name != "includes"]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=Path, help="a configured build folder")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
-    parser.add_argument("--only", default=" ".join(DEFAULT), help="checks to run")
+    parser.add_argument("--only", default=" ".join(CHECKS), help="checks to run")
     parser.add_argument("--files", default="", help="for tidy: only files whose path contains this")
+    parser.add_argument("--recent", type=int, default=0, metavar="N", help="for tidy: only what the last N commits changed")
     arguments = parser.parse_args()
     arguments.build = arguments.build.resolve()
     failed = []
