@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PROJECT = ROOT / "python" / "pyproject.toml"
+PROJECT = ROOT / "pyproject.toml"
 
 
 def program_lightning():
