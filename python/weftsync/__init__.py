@@ -38,7 +38,7 @@ from .threads import Gathering, run_threads
 __version__ = f"{_constants.VERSION_MAJOR}.{_constants.VERSION_MINOR}.{_constants.VERSION_PATCH}"
 
 __all__ = ["ANY_SOURCE", "ANY_TAG", "Accumulation", "Averager", "BackendInfo", "BroadcastFlag", "BucketInfo", "Coll",
-           "Comm", "CommInfo", "Context", "DType", "DeviceKind", "Divide", "Evidence", "Gathering", "GradientMode", "Hook",
-           "JoinResult", "LogLevel", "Message", "Norms", "Op", "Param", "ParamInfo", "Planner", "Progress", "Reducer",
-           "Reduction", "Request", "Slice", "Stats", "Status", "Verdict", "WeftError", "__version__", "run_threads",
-           "version"]
+           "Comm", "CommInfo", "Context", "DType", "DeviceKind", "Divide", "Evidence", "Gathering", "GradientMode",
+           "Hook", "JoinResult", "LogLevel", "Message", "Norms", "Op", "Param", "ParamInfo", "Planner", "Progress",
+           "Reducer", "Reduction", "Request", "Slice", "Stats", "Status", "Verdict", "WeftError", "__version__",
+           "run_threads", "version"]
