@@ -7,7 +7,7 @@
 
 namespace {
 
-weft::Status find([[maybe_unused]] const weft::Libraries& libraries, std::string* detail) {
+weft::Status find(const weft::Libraries& /*libraries*/, [[maybe_unused]] std::string* detail) {
 #ifdef THROWS_IN_FIND
   throw std::runtime_error("thrown by find");
 #else
