@@ -57,7 +57,7 @@ class Request(Handle):
 
         Otherwise, also if it is complete, nothing happens. Raises WeftError ERR_UNSUPPORTED for other operations.
         """
-        check(lib.request_cancel(self._handle), lib.last_error)
+        check(lib.request_cancel(self._handle))
 
     def close(self) -> None:
         """Release the handle if the operation is complete; otherwise do nothing."""
