@@ -100,8 +100,7 @@ TEST_CASE("view mode refuses a gradient that is elsewhere") {
   alone({.mode = WEFT_GRADIENT_VIEW}, [](Rank& self, Reducer& reducer, const Model& model) {
     Gradients gradients(model);
     self.expect(reducer.begin(nullptr), "begin");
-    expect_error(self, reducer.ready(0, gradients[0], nullptr), Code::kArg,
-                 ", expected at");
+    expect_error(self, reducer.ready(0, gradients[0], nullptr), Code::kArg, ", expected at");
     void* view = nullptr;
     expect_error(self, reducer.grad_view(9, &view), Code::kArg, "parameter 9 is unknown");
     self.expect(reducer.ready(0, nullptr, nullptr), "ready");
@@ -343,16 +342,18 @@ TEST_CASE("ranks with different bucket limits, flags or hooks all get the same e
                          if (self.rank == 1) rig.limits = {1, 2};
                          return create_with(self, kThree, rig, reducer);
                        }),
-            Code::kMismatch, "bucket limits are [1, 2] on rank 1 and [256] on rank 0");
-  check_all(
-      create_all(2,
-                 [](Rank& self, auto* reducer) {
-                   RigOptions rig;
-                   if (self.rank == 1) rig.flags = WEFT_REDUCER_RETAIN | WEFT_REDUCER_ABSENT;
-                   return create_with(self, kThree, rig, reducer);
-                 }),
-      Code::kMismatch,
-      "weft_reducer_options.flags is WEFT_REDUCER_RETAIN | WEFT_REDUCER_ABSENT on rank 1 and 0 on rank 0");
+            Code::kMismatch,
+            "bucket limits are [1, 2] on rank 1 and [256] on rank 0: pass the same on all ranks "
+            "(weft_reducer_options.bucket_limits)");
+  check_all(create_all(2,
+                       [](Rank& self, auto* reducer) {
+                         RigOptions rig;
+                         if (self.rank == 1) rig.flags = WEFT_REDUCER_RETAIN | WEFT_REDUCER_ABSENT;
+                         return create_with(self, kThree, rig, reducer);
+                       }),
+            Code::kMismatch,
+            "weft_reducer_options.flags is WEFT_REDUCER_RETAIN | WEFT_REDUCER_ABSENT on rank 1 and 0 on rank "
+            "0: pass the same on all ranks");
   class Other final : public Hook {
    public:
     std::string name() const override { return "other(rank=2)"; }
@@ -366,7 +367,9 @@ TEST_CASE("ranks with different bucket limits, flags or hooks all get the same e
                          if (self.rank == 1) hook = allreduce_hook();
                          return make_reducer(self.comm, model, hook, reducer);
                        }),
-            Code::kMismatch, "the hook is 'allreduce' on rank 1 and 'other(rank=2)' on rank 0");
+            Code::kMismatch,
+            "the hook is 'allreduce' on rank 1 and 'other(rank=2)' on rank 0: create the reducer with the "
+            "same hook and options on all ranks");
 }
 
 TEST_CASE("an invalid list of parameters on one rank is an error on all ranks") {
