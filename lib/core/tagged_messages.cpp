@@ -63,14 +63,6 @@ bool TaggedMessages::quiet() {
   });
 }
 
-std::vector<std::string> TaggedMessages::pending() {
-  return comm_.context().engine().locked([&] {
-    std::vector<std::string> texts;
-    for (const Operation& operation : operations_) texts.push_back(text_of(operation));
-    return texts;
-  });
-}
-
 bool TaggedMessages::end(const Request* request, const Status& why, bool only_unmatched) {
   const auto ended = [&] {
     if (comm_.failed()) return false;

@@ -36,8 +36,8 @@ struct TaggedMessage {
   uint64_t count = 0;  // elements of the message's own dtype
 };
 
-// Threads: submit, end, quiet and pending: any thread, without the progress lock. The messages that one
-// thread submits keep their order. Everything else needs the progress lock.
+// Threads: submit, end and quiet: any thread, without the progress lock. The messages that one thread submits
+// keep their order. Everything else needs the progress lock.
 class TaggedMessages final : public Task {
  public:
   // Called when a receive has taken a message, before its request completes, under the progress lock. write
@@ -65,8 +65,6 @@ class TaggedMessages final : public Task {
   // Closes the queue, as Lane::close.
   void close();
   bool quiet();
-  // Describes the operations that are not complete.
-  std::vector<std::string> pending();
 
   Poll poll() override;
   void fail(const Status& why) noexcept override;

@@ -296,7 +296,7 @@ TEST_CASE("buffers that are not on the stream's device are refused") {
             "all_reduce: src is memory of CUDA device 1, but the stream is of CUDA device 0");
     refused(here.get(), 101, first.view(), "all_reduce: src ends in host memory, or freed");
     refused(reinterpret_cast<char*>(here.get()) + 2, 99, first.view(),
-            "all_reduce: src is not aligned to its 4-byte elements");
+            "all_reduce: src is not aligned to 4 bytes, as elements of f32 must be");
     void* freed = nullptr;
     cudaMalloc(&freed, 400);
     cudaFree(freed);

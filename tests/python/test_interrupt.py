@@ -160,6 +160,8 @@ BLOCKING = {
     "barrier": (nothing, lambda r: r.comm.barrier()),
     "send": (nothing, lambda r: r.comm.send(np.ones(1 << 20), 1)),
     "recv": (nothing, lambda r: r.comm.recv(r.x, 1)),
+    "send_tagged": (nothing, lambda r: r.comm.send_tagged(np.ones(1 << 20), 1, 7)),
+    "recv_tagged": (nothing, lambda r: r.comm.recv_tagged(r.x)),
     "all_gather_v": (nothing, lambda r: r.comm.all_gather_v(r.x, r.wide, [100, 100])),
     "reduce_scatter_v": (nothing, lambda r: r.comm.reduce_scatter_v(r.wide, r.x, [100, 100])),
     "gather_v": (nothing, lambda r: r.comm.gather_v(r.x, r.wide, [100, 100])),
@@ -186,7 +188,7 @@ BLOCKING = {
 # Functions that wait neither for another rank nor for code of the program.
 OTHERS = set("""version status_string context_options_init context_create backend_count backend_query device_query capability
     comm_options_init comm_rank comm_size comm_query comm_abort comm_error last_error comm_alloc comm_free sparse_release group_begin
-    request_test request_on_complete request_error request_release hook_params_init hook_create hook_create_custom
+    request_test request_cancel request_on_complete request_error request_release hook_params_init hook_create hook_create_custom
     hook_stage_complete hook_create_saved hook_destroy reducer_options_init reducer_grad_view reducer_ready
     reducer_absent reducer_result reducer_ready_tensor reducer_ready_sparse reducer_sparse_result reducer_norms
     reducer_owned reducer_reduced_view reducer_report reducer_param reducer_error reducer_bucket_count reducer_bucket
