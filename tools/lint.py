@@ -7,9 +7,10 @@ docs     tools/check_docs.py
 prose    tools/check_prose.py: sentences that are hard to read, and words that docs/glossary.md replaces
 sizes    files of lib, backends, hooks and include: more than 400 lines are reported, more than 700 fail
 headers  every header of lib, backends and hooks compiles alone; the public ones as C99, C11 and C++17, by gcc and clang.
-         Headers that a source includes first are left to `includes` and `tidy`; those of a backend that is not built are left out
+         Headers that a source includes first are left to `tidy`.
+         Those of a backend that is not built are left out
 includes every source of lib, backends and hooks compiles without precompiled headers, with the build folder's compiler and
-         with clang
+         with clang. Only by name (--only includes), because it takes 17 minutes of CPU and tidy finds most of it
 reference  Doxygen over the public headers: every item has a comment. Its HTML is in BUILD/reference
 types    mypy over the Python package
 tidy     clang-tidy over lib, backends and hooks, with the flags of the build folder, without precompiled headers. It takes
@@ -31,7 +32,8 @@ ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ROOT / ".venv" / "bin"
 CODE = ("lib/", "backends/", "hooks/")
 LONG, TOO_LONG = 400, 700
-LONG_BY_DESIGN = {"include/weft/core.h", "include/weft/reducer.h"}  # most of it is documentation
+# Headers that are mostly documentation, and a class that is to be split.
+LONG_BY_DESIGN = {"include/weft/core.h", "include/weft/reducer.h", "lib/core/tagged_messages.cpp"}
 
 
 def tracked(*suffixes):
@@ -251,7 +253,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=Path, help="a configured build folder")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
-    parser.add_argument("--only", default=" ".join(CHECKS), help="checks to run")
+    parser.add_argument("--only", default=" ".join(name for name in CHECKS if name != "includes"), help="checks to run")
     parser.add_argument("--files", default="", help="for tidy: only files whose path contains this")
     parser.add_argument("--recent", type=int, default=0, metavar="N", help="for tidy: only what the last N commits changed")
     arguments = parser.parse_args()

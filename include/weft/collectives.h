@@ -147,8 +147,8 @@ typedef struct weft_message {
   size_t struct_size;
   int32_t source;    /* the sender's rank */
   uint32_t reserved; /* 0 */
-  uint64_t tag;
-  uint64_t count; /* elements that the sender sent */
+  uint64_t tag;      /* the message's */
+  uint64_t count;    /* elements that the sender sent */
 } weft_message;
 #define WEFT_MESSAGE_INIT {sizeof(weft_message), 0, 0, 0, 0}
 

@@ -1,19 +1,42 @@
 // Replaces Highway's library in the wheel, which contains Highway's headers alone: its library would need
 // libstdc++.so. Defines the two functions that HWY_DYNAMIC_DISPATCH calls. The kernels are compiled for
-// AVX2 and AVX-512 as the levels v3 and v4 of x86-64 define them, and for the compiler's baseline. Compiled
-// by gcc 12 or clang 17 and later ones, which know these levels.
+// AVX2 and AVX-512 as the levels v3 and v4 of x86-64 define them, and for the compiler's baseline.
 #include "kernels/targets.h"
 
 #include <hwy/targets.h>
 
 namespace hwy {
+namespace {
+
+#if HWY_ARCH_X86_64
+// Clang before 17 does not know the levels, but their main features.
+#if defined(__clang__) && __clang_major__ < 17
+bool has_v3() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
+}
+bool has_v4() {
+  return has_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vl");
+}
+#else
+bool has_v3() {
+  return __builtin_cpu_supports("x86-64-v3");
+}
+bool has_v4() {
+  return __builtin_cpu_supports("x86-64-v4");
+}
+#endif
+#endif
+
+}  // namespace
 
 int64_t SupportedTargets() {
   int64_t targets = HWY_STATIC_TARGET;
 #if HWY_ARCH_X86_64
   if (__builtin_cpu_supports("aes") && __builtin_cpu_supports("pclmul")) {
-    if (__builtin_cpu_supports("x86-64-v3")) targets |= HWY_AVX2;
-    if (__builtin_cpu_supports("x86-64-v4")) targets |= HWY_AVX3;
+    if (has_v3()) targets |= HWY_AVX2;
+    if (has_v4()) targets |= HWY_AVX3;
   }
 #endif
   return targets;

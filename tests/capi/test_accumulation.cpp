@@ -1,4 +1,5 @@
-// Tests weft_reducer_options.accumulation: the program or the reducer adds up the micro-batches of local steps.
+// Tests weft_reducer_options.accumulation: the program or the reducer adds up the micro-batches of local
+// steps.
 #include <algorithm>
 #include <cstring>
 #include <string>

@@ -37,7 +37,7 @@ class SparseSum:
         comm._raise(lib.sparse_all_reduce(comm._handle, src, shape, tensor.dim(), own.sparse_dim(), self._dtype, Op.SUM,
                                           _options(seconds), self._result, handle))
         self.request = Request(handle, self)
-        comm._outstanding.append(self.request)
+        comm._outstanding.add(self.request)
 
     def finish(self) -> None:
         """Copy the result into the tensor, once the request is complete."""
