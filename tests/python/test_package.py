@@ -377,7 +377,7 @@ def test_late_rank():
     try:
         def body(comm):
             if comm.rank == 1:
-                time.sleep(6)
+                time.sleep(8)
             comm.barrier()
 
         ranks(body, 2)
