@@ -58,6 +58,7 @@ std::string call_text(const CollectiveArgs& args) {
   const bool message = args.coll == Coll::kSend || args.coll == Coll::kRecv;
   if (!message || args.whole != nullptr) return call.text();
   call.coll = static_cast<uint8_t>(args.coll);
+  if (args.peer < 0) return cat(call.text(), " from any rank");
   return cat(call.text(), args.coll == Coll::kSend ? " to rank " : " from rank ", args.peer);
 }
 

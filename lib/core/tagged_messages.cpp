@@ -87,7 +87,7 @@ void TaggedMessages::await(const Request& request) {
   Engine& engine = comm_.context().engine();
   const auto done = [&] { return request.done(); };
   if (engine.wait(done, Deadline::never())) return;
-  end(&request, comm_.interrupted(Descriptor::of(request.args).text()), false);
+  end(&request, comm_.interrupted(call_text(request.args)), false);
   engine.settle(done, Deadline::never());
 }
 
