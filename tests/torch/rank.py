@@ -73,12 +73,13 @@ class GlooGuard:
 
 
 class Counter:
-    """Compares the library's count of operations with the calls of collectives, when a group ends."""
+    """Compares the library's count of operations with the calls of collectives and messages, when a group ends."""
 
     PARTS = ("allgather_coalesced",)  # one operation for each tensor; other coalesced forms call single ones
     WHOLE = ("allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", "_reduce_scatter_base", "broadcast",
              "allgather", "_allgather_base", "gather", "scatter", "alltoall_base", "alltoall", "barrier")
     ALIASES = ("reduce_scatter_single", "all_gather_single", "all_to_all_single")
+    MESSAGES = ("send", "recv", "recv_anysource")  # those that succeed count
 
     def __init__(self):
         from weftsync.torch import _group
@@ -86,19 +87,22 @@ class Counter:
         kind = _group.ProcessGroupWeft
         for name in (*self.WHOLE, *self.PARTS, *self.ALIASES):
             setattr(kind, name, self._counted(getattr(kind, name), name in self.PARTS))
+        for name in self.MESSAGES:
+            setattr(kind, name, self._listed(getattr(kind, name)))
         opened, shutdown, counter = kind._open, kind.shutdown, self
 
         def open_counted(group, *arguments):
             opened(group, *arguments)
-            group.calls_before, group.calls = group.comm.query().operations, 0
+            group.calls_before, group.calls, group.messages = group.comm.query().operations, 0, []
 
         def shutdown_counted(group):
+            group.calls += sum(counter._succeeded(request) for request in group.messages)
             info = group.comm.query()
             if not info.failed:
                 counter.compared += group.calls
                 if info.operations - group.calls_before != group.calls:
                     counter.problems.append(f"the library ran {info.operations - group.calls_before} operations, "
-                                            f"expected {group.calls}, the calls of collectives")
+                                            f"expected {group.calls}, the calls of collectives and messages")
             shutdown(group)
 
         kind._open, kind.shutdown = open_counted, shutdown_counted
@@ -112,6 +116,24 @@ class Counter:
             return work
 
         return counted
+
+    @staticmethod
+    def _listed(function):
+        @functools.wraps(function)
+        def listed(group, *arguments, **named):
+            work = function(group, *arguments, **named)
+            group.messages.append(work._request)  # unlike the Work, it does not keep the tensor after completion
+            return work
+
+        return listed
+
+    @staticmethod
+    def _succeeded(request):
+        try:
+            request.wait(1)
+        except Exception:
+            return False
+        return True
 
 
 class Rank:

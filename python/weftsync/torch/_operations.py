@@ -13,14 +13,14 @@ from typing import Any, Callable, Optional
 import torch
 
 from ..comm import Comm
+from ..constants import ANY_SOURCE
 from ..errors import WeftError
 from ..request import Request
 from . import _bootstrap, _profile
 from ._errors import converted, refused
-from ._messages import Messages
 from ._monitor import Monitor
 from ._sparse import SparseSum
-from ._tensors import Reduction, checked, flat, part, reduction, single, spread
+from ._tensors import Reduction, checked, flat, part, raw, reduction, single, spread
 from ._work import Finish, JointWork, RequestWork, Work
 
 Tensors = Sequence[torch.Tensor]
@@ -34,10 +34,6 @@ class Operations:
         self._weft_rank, self._weft_size, self._timeout = rank, size, timeout
         self._calls = threading.RLock()  # the library takes one call at a time
         self.comm: Comm = _bootstrap.create(store, rank, size, timeout)
-        second = self.comm.split(0, rank)
-        assert second is not None
-        self._second = second
-        self._messages = Messages(second)
         self._monitor = Monitor(store, rank, size)
         self._coalesced: Optional[list[Work]] = None
         self._count = 0
@@ -53,26 +49,34 @@ class Operations:
 
     def _start(self, name: str, call: Callable[[float], Optional[Request]], options: Any, inputs: Tensors,
                outputs: Tensors, finish: Optional[Finish] = None) -> Work:
-        """Start one request. finish copies its result into outputs, where that is needed."""
-        seconds = self._seconds(options)
-        close = _profile.begin(name, inputs)
-        try:
+        """Start one collective. finish copies its result into outputs, where that is needed."""
+        def counted(seconds: float) -> Optional[Request]:
             with self._calls:
                 self._count += 1
-                request = call(seconds)
+                return call(seconds)
+
+        work = self._launch(name, counted, self._seconds(options), inputs, outputs, finish,
+                            attended=finish is None or not getattr(options, "asyncOp", True))
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work
+
+    @staticmethod
+    def _launch(name: str, call: Callable[[float], Optional[Request]], seconds: float, inputs: Tensors,
+                outputs: Tensors, finish: Optional[Finish], attended: bool) -> Work:
+        """Start one request with this deadline. attended: nothing has to happen at its end before somebody asks."""
+        close = _profile.begin(name, inputs)
+        try:
+            request = call(seconds)
         except WeftError as error:
             if close is not None:
                 close()
             raise converted(error, name, seconds) from error
         assert request is not None
-        attended = not getattr(options, "asyncOp", True)
-        unattended = (finish is not None or close is not None) and not attended
-        work = RequestWork(name, request, outputs, seconds, finish, unattended=False)
+        work = RequestWork(name, request, outputs, seconds, finish)
         work._profile = close
-        if unattended:
+        if not attended or close is not None:
             work._watch()
-        if self._coalesced is not None:
-            self._coalesced.append(work)
         return work
 
     def _reduced(self, name: str, options: Any, inputs: Tensors, outputs: Tensors, source: torch.Tensor,
@@ -315,22 +319,35 @@ class Operations:
 
     def send(self, tensors: Tensors, dst_rank: int, tag: int = 0) -> Work:
         """Send a tensor to a rank, which receives it with the same tag."""
-        tensor = _contiguous(single(tensors, "send"))
-        close = _profile.begin("send", [tensor])
-        work = self._messages.send(tensor.detach(), dst_rank, _tag(tag), self._seconds(None))
-        return _profiled(work, close)
+        tensor = _message(tensors, "send", tag)
+        return self._launch("send", lambda seconds: self.comm.send_tagged(
+            raw(tensor), dst_rank, tag, timeout=seconds, wait=False), self._seconds(None), [tensor], [tensor], None,
+            attended=True)
 
     def recv(self, tensors: Tensors, src_rank: int, tag: int = 0) -> Work:
         """Receive a tensor from a rank."""
-        tensor = _contiguous(single(tensors, "recv"))
-        close = _profile.begin("recv", [tensor])
-        return _profiled(self._messages.receive(tensor.detach(), src_rank, _tag(tag), self._seconds(None)), close)
+        return self._receive("recv", tensors, src_rank, tag)
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Work:
         """Receive a tensor from any rank; the Work's source_rank tells which."""
-        tensor = _contiguous(single(tensors, "recv"))
-        close = _profile.begin("recvAnySource", [tensor])
-        return _profiled(self._messages.receive(tensor.detach(), None, _tag(tag), self._seconds(None)), close)
+        return self._receive("recvAnySource", tensors, ANY_SOURCE, tag)
+
+    def _receive(self, name: str, tensors: Tensors, source: int, tag: int) -> Work:
+        tensor = _message(tensors, "recv", tag)
+
+        made: list[Request] = []
+
+        def start(seconds: float) -> Request:
+            made.append(self.comm.recv_tagged(raw(tensor), source, tag, timeout=seconds, wait=False))
+            return made[0]
+
+        def finish() -> None:
+            message = made[0].result()
+            if message.count != tensor.nbytes:
+                raise RuntimeError(f"weft recv: the message of rank {message.source} with tag {tag} has {message.count} "
+                                   f"bytes, expected {tensor.nbytes}: send a tensor of the same size and type")
+
+        return self._launch(name, start, self._seconds(None), [tensor], [tensor], finish, attended=True)
 
     # ---- several operations as one
 
@@ -375,13 +392,9 @@ class Operations:
     def abort(self) -> None:
         """Fail all operations of the group, on all ranks."""
         self.comm.abort("the process group was aborted")
-        self._second.abort("the process group was aborted")
 
     def shutdown(self) -> None:
         """Leave the group. Operations that are outstanding fail."""
-        self._messages.close(RuntimeError("weft: the process group was shut down"))
-        with self._messages._lock:
-            self._second.close()
         with self._calls:
             self.comm.close()
 
@@ -464,22 +477,11 @@ def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
     return begin < other_begin + int(other.nbytes) and other_begin < begin + int(one.nbytes)
 
 
-def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
+def _message(tensors: Tensors, name: str, tag: int) -> torch.Tensor:
+    """Return the only tensor of a message's list. Checks it and the tag."""
+    tensor = single(tensors, name)
     if not tensor.is_contiguous():
-        raise refused("message", "Tensors must be contiguous")
-    return tensor
-
-
-def _tag(tag: int) -> int:
+        raise refused(name, "Tensors must be contiguous")
     if tag < 0:
-        raise refused("message", "Tag must be nonnegative", RuntimeError)
-    return tag
-
-
-def _profiled(work: Work, close: Optional[Callable[[], None]]) -> Work:
-    if close is not None:
-        if work._done.is_set():
-            close()
-        else:
-            work._profile = close
-    return work
+        raise refused(name, "Tag must be nonnegative", RuntimeError)
+    return tensor.detach()

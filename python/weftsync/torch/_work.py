@@ -35,10 +35,9 @@ class Work(dist.Work):
         self._tensors = list(tensors)
         self._finish = finish
         self._error: Optional[BaseException] = None
-        self._done = threading.Event()
+        self._done = False
         self._completing = threading.Lock()
         self._future: Optional[torch.futures.Future[Any]] = None
-        self._source = -1
         self._profile: Any = None
 
     # ---- completion
@@ -46,7 +45,7 @@ class Work(dist.Work):
     def complete(self, error: Optional[BaseException] = None) -> None:
         """Complete the operation; later calls do nothing."""
         with self._completing:
-            if self._done.is_set():
+            if self._done:
                 return
             if error is None and self._finish is not None:
                 try:
@@ -58,7 +57,7 @@ class Work(dist.Work):
             if self._profile is not None:
                 self._profile()
                 self._profile = None
-            self._done.set()
+            self._done = True
             future = self._future
         if future is not None:
             self._fulfil(future)
@@ -71,17 +70,18 @@ class Work(dist.Work):
 
     def _poll(self) -> None:
         """Complete the operation if its request is complete."""
+        raise NotImplementedError
 
     def _block(self, seconds: float) -> bool:
         """Wait until the operation is complete. Returns False when the time has passed."""
-        return self._done.wait(None if math.isinf(seconds) else seconds)
+        raise NotImplementedError
 
     # ---- the interface of torch
 
     def wait(self, timeout: Optional[timedelta] = None) -> bool:
         """Wait until the operation is complete. Raises RuntimeError if it failed or the timeout passed."""
         seconds = timeout.total_seconds() if timeout is not None else 0.0
-        if not self._done.is_set() and not self._block(seconds if seconds > 0 else math.inf):
+        if not self._done and not self._block(seconds if seconds > 0 else math.inf):
             raise timed_out(self.name, seconds, "Operation timed out!")
         if self._error is not None:
             raise self._error
@@ -89,9 +89,9 @@ class Work(dist.Work):
 
     def is_completed(self) -> bool:
         """Return True if the operation is complete, with or without success."""
-        if not self._done.is_set():
+        if not self._done:
             self._poll()
-        return self._done.is_set()
+        return self._done
 
     def is_success(self) -> bool:
         """Return True if the operation is complete and has succeeded."""
@@ -115,10 +115,11 @@ class Work(dist.Work):
         self.wait()
 
     def source_rank(self) -> int:
-        """Return the rank that sent the message, for a receive from any rank."""
-        return self._source
+        """Return the rank that sent the message of a complete receive; -1 for other operations."""
+        return -1
 
-    _source_rank = source_rank
+    def _source_rank(self) -> int:
+        return self.source_rank()
 
     def get_future(self) -> torch.futures.Future[Any]:
         """Return a future that holds the output tensors. Its callbacks run on a thread of this package."""
@@ -126,7 +127,7 @@ class Work(dist.Work):
             made = self._future is None
             if self._future is None:
                 self._future = torch.futures.Future()
-            done, future = self._done.is_set(), self._future
+            done, future = self._done, self._future
         if made and done:
             self._fulfil(future)
         elif made:
@@ -135,21 +136,22 @@ class Work(dist.Work):
 
     def _watch(self) -> None:
         """Arrange for `complete` to be called without a caller that waits."""
+        raise NotImplementedError
 
 
 class RequestWork(Work):
-    """The Work of one request of the library.
-
-    unattended  True: complete even if nobody waits, because `finish` copies results into the caller's tensors
-    """
+    """The Work of one request of the library. It completes when somebody asks, or by itself after `_watch`."""
 
     def __init__(self, name: str, request: Request, tensors: Sequence[torch.Tensor], seconds: float,
-                 finish: Optional[Finish] = None, unattended: bool = False) -> None:
+                 finish: Optional[Finish] = None) -> None:
         super().__init__(name, tensors, seconds, finish)
         self._request = request
         self._is_watched = False
-        if unattended:
-            self._watch()
+
+    def source_rank(self) -> int:
+        """Return the rank that sent the message of a complete receive; -1 for other operations."""
+        message = self._request.result()
+        return -1 if message is None else int(message.source)
 
     def _watch(self) -> None:
         if not self._is_watched:
@@ -174,32 +176,6 @@ class RequestWork(Work):
             self.complete(converted(error, self.name, self.seconds))
             return True
         self.complete()
-        return True
-
-
-class PostedWork(Work):
-    """The Work of a receive that waits for a message. It fails when its deadline passes.
-
-    withdraw  takes the receive back; returns False if a message has already been matched with it
-    """
-
-    def __init__(self, name: str, tensors: Sequence[torch.Tensor], seconds: float,
-                 withdraw: Callable[[Work], bool], finish: Optional[Finish] = None) -> None:
-        super().__init__(name, tensors, seconds, finish)
-        self._withdraw = withdraw
-        self._deadline = time.monotonic() + seconds
-
-    def _poll(self) -> None:
-        if time.monotonic() >= self._deadline and self._withdraw(self):
-            self.complete(timed_out(self.name, self.seconds, f"for {self.name} operation to complete"))
-
-    def _block(self, seconds: float) -> bool:
-        left = self._deadline - time.monotonic()
-        if seconds <= left:
-            return self._done.wait(seconds)
-        if not self._done.wait(max(left, 0.0)):
-            self._poll()
-            return self._done.wait(None if math.isinf(seconds) else max(seconds - left, 0.0))
         return True
 
 
