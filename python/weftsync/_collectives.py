@@ -29,6 +29,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Optional, Union, overload
 
@@ -353,11 +354,15 @@ class _Blocks:
 
 
 def _options(timeout: Optional[float], factor: float = 0.0, op: Operation = Op.SUM) -> Optional[_abi.CollOptions]:
-    how = op.struct if isinstance(op, Reduction) else None
-    if timeout is None and not factor and how is None:
-        return None
-    return _abi.CollOptions(timeout_ms=milliseconds(timeout), factor=factor,
-                            reduction=None if how is None else ctypes.pointer(how))
+    if isinstance(op, Reduction):
+        return _abi.CollOptions(timeout_ms=milliseconds(timeout), factor=factor, reduction=ctypes.pointer(op.struct))
+    return None if timeout is None and not factor else _shared_options(timeout, float(factor))
+
+
+@functools.lru_cache(maxsize=64)
+def _shared_options(timeout: Optional[float], factor: float) -> _abi.CollOptions:
+    """Make options that many calls use: the library only reads them."""
+    return _abi.CollOptions(timeout_ms=milliseconds(timeout), factor=factor)
 
 
 def _tag(tag: int, most: int) -> int:

@@ -56,9 +56,9 @@ _capsule_is_valid.restype = ctypes.c_int
 _capsule_is_valid.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass  # frozen=True would make every call of a collective slower
 class Region:
-    """Describes elements in memory. As long as `owner` lives, the memory is neither freed nor moved."""
+    """Describes elements in memory, and does not change. As long as `owner` lives, the memory is neither freed nor moved."""
 
     address: int
     dtype: DType
@@ -78,6 +78,8 @@ class Region:
     @property
     def row_major(self) -> bool:
         """True if the elements are contiguous in row-major order, or there are none."""
+        if len(self.shape) == 1:  # every call of the torch backend
+            return self.shape[0] < 2 or self.strides[0] == 1
         return self.count == 0 or same_strides(self.shape, self.strides, row_major(self.shape))
 
 

@@ -1,6 +1,7 @@
 """Describes the memory of tensors, and converts torch's element types and reductions to Weft's."""
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -34,7 +35,12 @@ class Reduction(NamedTuple):
 
 def reduction(reduce_op: Any, dtype: torch.dtype, size: int) -> Reduction:
     """Convert a ReduceOp for elements of dtype. Raises RuntimeError where the type does not have the operation."""
-    kind = getattr(reduce_op, "op", reduce_op)  # a ReduceOp, or its type
+    how = _reduction(getattr(reduce_op, "op", reduce_op), dtype, size)  # reduce_op is a ReduceOp, or its type
+    return how._replace(factor=_factor(reduce_op)) if how.op == Op.PREMUL_SUM else how
+
+
+@functools.lru_cache(maxsize=None)
+def _reduction(kind: Any, dtype: torch.dtype, size: int) -> Reduction:
     op = _OPS[kind]
     if op in _BITWISE and (dtype.is_floating_point or dtype.is_complex):
         raise refused("reduction", f"Cannot use ReduceOp.{op.name} with elements of type {dtype}", RuntimeError)
@@ -42,8 +48,6 @@ def reduction(reduce_op: Any, dtype: torch.dtype, size: int) -> Reduction:
         raise refused("reduction", f"all_reduce does not support {kind} on complex tensors", RuntimeError)
     if dtype == torch.bool and op in (Op.AVG, Op.PREMUL_SUM):
         raise refused("reduction", f"Cannot use ReduceOp.{op.name} with Boolean tensors", RuntimeError)
-    if op == Op.PREMUL_SUM:
-        return Reduction(op, _factor(reduce_op))
     if op == Op.AVG and not (dtype.is_floating_point or dtype.is_complex):
         return Reduction(Op.SUM, divisor=size)
     return Reduction(op)
@@ -87,9 +91,9 @@ def checked(tensor: torch.Tensor, name: str) -> torch.Tensor:
 
 
 def flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Concatenate the tensors' elements in a new one-dimensional tensor, or return the only one as a view."""
+    """Concatenate the tensors' elements in a new one-dimensional tensor, or return the only one, detached."""
     if len(tensors) == 1 and tensors[0].is_contiguous():
-        return tensors[0].detach().view(-1)
+        return tensors[0].detach()
     return torch.cat([one.detach().reshape(-1) for one in tensors])
 
 
