@@ -139,6 +139,59 @@ def weft_timeout():
     dist.barrier()
 
 
+def weft_versions():
+    """two versions of Weft in one job are one error on all ranks, which names both"""
+    from weftsync.torch import _bootstrap
+    own, last = _bootstrap.version(), dist.get_world_size() - 1
+    if dist.get_rank() == last:
+        _bootstrap.version = lambda: 90900
+    try:
+        expect_raises(f" on rank 0, 9.9.0 on rank {last}", dist.new_group)
+    finally:
+        _bootstrap.version = lambda: own
+    group = dist.new_group()
+    value = torch.ones(2)
+    dist.all_reduce(value, group=group)
+    expect(value.tolist() == [float(last + 1)] * 2, "a later group works", value)
+
+
+def weft_gloo_guard():
+    """while these tests run, the constructor of ProcessGroupGloo raises unless the test asks for gloo by name"""
+    from torch.distributed import distributed_c10d as c10d
+    try:
+        c10d.ProcessGroupGloo(dist.HashStore(), 0, 1, timedelta(seconds=10))
+    except AssertionError as error:
+        expect("expected weft" in str(error), "the guard's error", error)
+    else:
+        raise AssertionError("a ProcessGroupGloo was made")
+
+
+def weft_abort():
+    """abort fails outstanding collectives and receives on all ranks, and a new group works afterwards"""
+    group = dist.new_group()
+    received = dist.irecv(torch.zeros(1), (dist.get_rank() + 1) % dist.get_world_size(), group=group)
+    dist.barrier()
+    if dist.get_rank() == 0:
+        group.abort()
+    expect_raises("aborted", received.wait)
+    expect_raises("aborted", dist.all_reduce, torch.ones(1), group=group)
+    dist.barrier()
+
+
+def weft_shorter_message():
+    """a receive whose tensor is longer or shorter than the message fails, and later messages arrive"""
+    rank = dist.get_rank()
+    if rank == 0:
+        expect_raises("8 bytes, expected 12", dist.recv, torch.zeros(3), 1)
+        expect_raises("recv", dist.recv, torch.zeros(1), 1)
+        value = torch.zeros(2)
+        expect(dist.recv(value) == 1 and value.tolist() == [1.0, 1.0], "received", value)
+    elif rank == 1:
+        for _ in range(3):
+            dist.send(torch.ones(2), 0)
+    dist.barrier()
+
+
 def weft_uneven():
     """all_gather and reduce_scatter take lists of different sizes"""
     rank, size = dist.get_rank(), dist.get_world_size()

@@ -6,7 +6,8 @@ from datetime import timedelta
 from typing import Any, Optional
 
 from ..comm import Comm
-from ..context import Context
+from ..context import Context, version
+from ._errors import refused
 
 _lock = threading.Lock()
 _context: Optional[Context] = None
@@ -42,8 +43,19 @@ class StoreExchange:
         return [bytes(part) for part in self._store.multi_get(keys)]
 
 
+def _check_versions(exchange: StoreExchange) -> None:
+    """Raise RuntimeError on all ranks if they have different versions. All versions of Weft begin with this exchange."""
+    versions = [int(mine) for mine in exchange(str(version()).encode())]
+    if len({one // 100 for one in versions}) > 1:
+        listed = ", ".join(f"{one // 10000}.{one // 100 % 100}.{one % 100} on rank {rank}"
+                           for rank, one in enumerate(versions) if one not in versions[:rank])
+        raise refused("init_process_group", f"the ranks have different versions of Weft, {listed}: install the same "
+                      "version on all hosts", RuntimeError)
+
+
 def create(store: Any, rank: int, size: int, timeout: timedelta) -> Comm:
     """Create the communicator of a process group. Collective; blocks for at most timeout."""
     seconds = timeout.total_seconds()
-    return Comm(context(), rank=rank, size=size, all_gather=StoreExchange(store, rank, size, timeout),
-                init_timeout=seconds, timeout=seconds)
+    exchange = StoreExchange(store, rank, size, timeout)
+    _check_versions(exchange)
+    return Comm(context(), rank=rank, size=size, all_gather=exchange, init_timeout=seconds, timeout=seconds)
