@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import math
 import sys
 import weakref
 from typing import Any, Optional
@@ -58,7 +59,7 @@ _capsule_is_valid.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 @dataclasses.dataclass  # frozen=True would make every call of a collective slower
 class Region:
-    """Describes elements in memory, and does not change. As long as `owner` lives, the memory is neither freed nor moved."""
+    """Describes elements in memory; constant. As long as `owner` lives, the memory is neither freed nor moved."""
 
     address: int
     dtype: DType
@@ -70,10 +71,7 @@ class Region:
     @property
     def count(self) -> int:
         """Number of elements."""
-        count = 1
-        for extent in self.shape:
-            count *= extent
-        return count
+        return math.prod(self.shape)
 
     @property
     def row_major(self) -> bool:

@@ -23,6 +23,7 @@ class Request(Handle):
     def __init__(self, handle: ctypes.c_void_p, lent: Any) -> None:
         super().__init__(handle)
         self._lent = lent
+        self._over = False
         self._convert: Optional[Callable[[], Any]] = None  # makes what result() returns
         self._array: Any = None
 
@@ -66,7 +67,7 @@ class Request(Handle):
 
     def over(self) -> bool:
         """Return True if the operation is complete, with or without success. Never blocks."""
-        return self.closed or self._test()[1]
+        return self._over or self.closed or self._test()[1]
 
     def _check(self, code: int, lent: Any) -> None:
         try:
@@ -80,5 +81,5 @@ class Request(Handle):
         done = ctypes.c_uint8()
         code = lib.request_test(self._handle, done)
         if done.value:
-            self._lent = None
+            self._lent, self._over = None, True
         return code, bool(done.value)

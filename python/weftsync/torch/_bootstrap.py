@@ -44,7 +44,7 @@ class StoreExchange:
 
 
 def _check_versions(exchange: StoreExchange) -> None:
-    """Raise RuntimeError on all ranks if they have different versions. All versions of Weft begin with this exchange."""
+    """Raise RuntimeError on all ranks if their versions differ. All versions of Weft begin with this exchange."""
     versions = [int(mine) for mine in exchange(str(version()).encode())]
     if len({one // 100 for one in versions}) > 1:
         listed = ", ".join(f"{one // 10000}.{one // 100 % 100}.{one % 100} on rank {rank}"

@@ -84,14 +84,15 @@ class Operations:
                  finish: Optional[Finish] = None) -> Work:
         """Start a reduction. target holds its result, which may have to be divided."""
         how = reduction(options.reduceOp, source.dtype, self._weft_size)
+        if how.divisor != 1:
+            copy = finish
 
-        def divided() -> None:
-            target.div_(how.divisor, rounding_mode="trunc")
-            if finish is not None:
-                finish()
+            def finish() -> None:
+                target.div_(how.divisor, rounding_mode="trunc")
+                if copy is not None:
+                    copy()
 
-        return self._start(name, lambda seconds: start(how, seconds), options, inputs, outputs,
-                           finish if how.divisor == 1 else divided)
+        return self._start(name, lambda seconds: start(how, seconds), options, inputs, outputs, finish)
 
     # ---- reductions
 
@@ -344,8 +345,9 @@ class Operations:
         def finish() -> None:
             message = made[0].result()
             if message.count != tensor.nbytes:
-                raise RuntimeError(f"weft recv: the message of rank {message.source} with tag {tag} has {message.count} "
-                                   f"bytes, expected {tensor.nbytes}: send a tensor of the same size and type")
+                raise RuntimeError(f"weft recv: the message of rank {message.source} with tag {tag} has "
+                                   f"{message.count} bytes, expected {tensor.nbytes}: send a tensor of the same size "
+                                   "and type")
 
         return self._launch(name, start, self._seconds(None), [tensor], [tensor], finish, attended=True)
 
