@@ -17,14 +17,14 @@
 namespace {
 
 // State shared by tracer and traced process.
-struct Counts {
+struct SharedCounts {
   std::atomic<int> state{0};  // 0: wait for permission to trace, 1: given, 2: it counts, below 0: -errno
   std::atomic<uint64_t> work{0};
   std::atomic<uint64_t> waiting{0};
 };
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
-Counts* counts = nullptr;
+SharedCounts* shared_counts = nullptr;
 
 bool waits(uint64_t number) {
   switch (number) {
@@ -59,7 +59,8 @@ uintptr_t at_stop(pid_t thread, int status) {
     __ptrace_syscall_info info{};
     if (::ptrace(PTRACE_GET_SYSCALL_INFO, thread, number(sizeof info), &info) > 0 &&
         info.op == PTRACE_SYSCALL_INFO_ENTRY) {
-      (waits(info.entry.nr) ? counts->waiting : counts->work).fetch_add(1, std::memory_order_release);
+      (waits(info.entry.nr) ? shared_counts->waiting : shared_counts->work)
+          .fetch_add(1, std::memory_order_release);
     }
     return 0;
   }
@@ -68,11 +69,11 @@ uintptr_t at_stop(pid_t thread, int status) {
 
 // Runs the tracer until the process ends.
 [[noreturn]] void trace(pid_t process) {
-  while (counts->state.load() == 0) ::usleep(1000);
+  while (shared_counts->state.load() == 0) ::usleep(1000);
   const uintptr_t options = PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACECLONE;
   if (::ptrace(PTRACE_SEIZE, process, nullptr, number(options)) != 0 ||
       ::ptrace(PTRACE_INTERRUPT, process, nullptr, nullptr) != 0) {
-    counts->state.store(-errno);
+    shared_counts->state.store(-errno);
     ::_exit(1);
   }
   for (;;) {
@@ -86,7 +87,7 @@ uintptr_t at_stop(pid_t thread, int status) {
     }
     const uintptr_t signal = at_stop(thread, status);
     ::ptrace(PTRACE_SYSCALL, thread, nullptr, number(signal));
-    counts->state.store(2);
+    shared_counts->state.store(2);
   }
 }
 
@@ -94,11 +95,11 @@ uintptr_t at_stop(pid_t thread, int status) {
 
 void count_system_calls() {
   void* const page =
-      ::mmap(nullptr, sizeof(Counts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+      ::mmap(nullptr, sizeof(SharedCounts), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED) {
     throw std::runtime_error(std::string("--count-system-calls: mmap: ") + std::strerror(errno));
   }
-  counts = new (page) Counts();
+  shared_counts = new (page) SharedCounts();
   const pid_t process = ::getpid();
   const pid_t tracer = ::fork();
   if (tracer == 0) trace(process);
@@ -106,12 +107,12 @@ void count_system_calls() {
     throw std::runtime_error(std::string("--count-system-calls: fork: ") + std::strerror(errno));
   // Yama lets only parents trace, and processes that are named here.
   (void)::prctl(PR_SET_PTRACER, tracer, 0, 0, 0);
-  counts->state.store(1);
-  while (counts->state.load() == 1) ::usleep(1000);
-  const int state = counts->state.load();
+  shared_counts->state.store(1);
+  while (shared_counts->state.load() == 1) ::usleep(1000);
+  const int state = shared_counts->state.load();
   if (state < 0) {
     ::waitpid(tracer, nullptr, 0);
-    counts = nullptr;
+    shared_counts = nullptr;
     throw std::runtime_error(
         std::string("--count-system-calls: this process may not be traced with ptrace: ") +
         std::strerror(-state));
@@ -119,10 +120,11 @@ void count_system_calls() {
 }
 
 bool system_calls_are_counted() {
-  return counts != nullptr;
+  return shared_counts != nullptr;
 }
 
 SystemCalls system_calls_now() {
-  if (counts == nullptr) return {};
-  return {counts->work.load(std::memory_order_acquire), counts->waiting.load(std::memory_order_acquire)};
+  if (shared_counts == nullptr) return {};
+  return {shared_counts->work.load(std::memory_order_acquire),
+          shared_counts->waiting.load(std::memory_order_acquire)};
 }
