@@ -26,6 +26,7 @@ from pathlib import Path
 
 Case = namedtuple("Case", "name outcome detail")  # outcome: pass, fail or skip
 SKIP_CODE = 77
+QUICK = {"unit", "capi", "conformance", "abi"}  # the suites of `make test`
 running_processes = set()  # killed when the user interrupts the run
 
 
@@ -118,7 +119,9 @@ def run(test, filter_text):
     environment.update(test.environment, WEFT_TEST_REPORT=str(test.report))
     command = list(test.command)
     if filter_text and filter_text not in test.label:
-        command.append(f"*{filter_text}*")
+        # A specification of Catch2 without spaces selects what all of its parts match.
+        parts = command.pop() if command[-1][:1] in "[~" else ""
+        command.append(f"{parts}*{filter_text}*")
     begin = time.monotonic()
     timed_out = False
     with open(test.log, "wb") as log:
@@ -202,6 +205,9 @@ def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("build", type=Path, help="the build folder")
     parser.add_argument("--suite", default="", help="suites to run, separated by commas or spaces; default: all")
+    parser.add_argument("--part", choices=["all", "test", "rest"], default="all",
+                        help="without --suite: test is what `make test` runs; rest is all else, and the programs of which"
+                             " `make test` runs a sample of the cases")
     parser.add_argument("--filter", default="", help="only programs, or test cases, whose name contains this")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="programs at a time")
     parser.add_argument("--timeout-multiplier", type=float, default=1.0)
@@ -241,6 +247,10 @@ def select(arguments):
         if unknown:
             sys.exit(f"run.py: unknown suite {', '.join(sorted(unknown))}; --list prints the programs")
         tests = [test for test in tests if set(wanted) & set(test.suites)]
+    elif arguments.part == "test":
+        tests = [test for test in tests if test.suites[0] in QUICK]
+    elif arguments.part == "rest":
+        tests = [test for test in tests if test.suites[0] not in QUICK or "sampled" in test.suites]
     if arguments.filter:
         # Catch2 programs of other names run too, because they filter their own test cases.
         tests = [test for test in tests if arguments.filter in test.label or test.is_catch()]

@@ -91,6 +91,21 @@ def check_sizes(_):
     return problems
 
 
+def check_names(_):
+    """The files of a suite are linked into one program: two classes of one name in the tests' headers, each used by
+    other files, would be merged without an error."""
+    places = {}
+    for name in tracked(".h"):
+        if name.startswith(("tests/unit/", "tests/support/", "tests/property/")):
+            space = ""
+            for line in (ROOT / name).read_text().splitlines():
+                space = line.split()[1] if line.startswith("namespace ") else space
+                if match := re.match(r"(?:class|struct) (\w+)[^;]*$", line):
+                    places.setdefault((space, match[1]), []).append(name)
+    return [f"{' and '.join(names)}: a class {space}::{word} in each; rename one"
+            for (space, word), names in places.items() if len(names) > 1]
+
+
 PRECOMPILED = re.compile(r" -(fpch-preprocess|Winvalid-pch|fpch-instantiate-templates)\b| -include(-pch)? \S+")
 
 
@@ -246,7 +261,8 @@ def check_tidy(arguments):
 
 
 CHECKS = {"format": check_format, "layers": check_layers, "docs": check_docs, "prose": check_prose, "sizes": check_sizes,
-          "headers": check_headers, "reference": check_reference, "includes": check_includes, "types": check_types, "tidy": check_tidy}
+          "names": check_names, "headers": check_headers, "reference": check_reference, "includes": check_includes,
+          "types": check_types, "tidy": check_tidy}
 
 
 def main():

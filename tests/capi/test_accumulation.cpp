@@ -8,6 +8,8 @@
 #include "capi/ranks.h"
 #include "support/catch.h"
 
+namespace capi_accumulation {
+
 using weft_test::Findings;
 using weft_test::kBackends;
 using weft_test::Rank;
@@ -364,3 +366,5 @@ TEST_CASE("ranks that choose differently get an error with both choices") {
     CHECK(has(text, "WEFT_ACCUMULATION_REDUCER on rank 1"));
   }
 }
+
+}  // namespace capi_accumulation

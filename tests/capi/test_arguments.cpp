@@ -12,6 +12,8 @@
 #include "support/catch.h"
 #include "support/sanitized.h"
 
+namespace capi_arguments {
+
 namespace {
 
 struct Solo {
@@ -744,3 +746,5 @@ TEST_CASE("an argument that is not allowed is named, with its value and what is 
     CHECK(text.find(": ") != std::string::npos);
   }
 }
+
+}  // namespace capi_arguments

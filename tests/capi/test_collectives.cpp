@@ -8,6 +8,8 @@
 #include "capi/ranks.h"
 #include "support/catch.h"
 
+namespace capi_collectives {
+
 using weft_test::Findings;
 using weft_test::kBackends;
 using weft_test::kModes;
@@ -280,3 +282,5 @@ TEST_CASE("work and requests can be chained to a request's callback") {
     }
   }
 }
+
+}  // namespace capi_collectives

@@ -10,6 +10,8 @@
 #include "capi/ranks.h"
 #include "support/catch.h"
 
+namespace capi_flight {
+
 namespace {
 
 // A context with a temporary folder for flight records, and a communicator of one rank.
@@ -107,3 +109,5 @@ TEST_CASE("the record contains a reducer's step, also after the reducer was boun
   }
   CHECK(weft_reducer_destroy(&reducer) == WEFT_OK);
 }
+
+}  // namespace capi_flight

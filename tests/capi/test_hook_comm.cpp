@@ -9,6 +9,8 @@
 #include "capi/ranks.h"
 #include "support/catch.h"
 
+namespace capi_hook_comm {
+
 namespace {
 
 using weft_test::Rank;
@@ -320,3 +322,5 @@ TEST_CASE("a hook's communicator without a free lane on some ranks is a temporar
       },
       "shm");
 }
+
+}  // namespace capi_hook_comm

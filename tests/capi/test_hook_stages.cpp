@@ -13,6 +13,8 @@
 #include "capi/ranks.h"
 #include "support/catch.h"
 
+namespace capi_hook_stages {
+
 using weft_test::Findings;
 using weft_test::Rank;
 
@@ -422,3 +424,5 @@ TEST_CASE("only a hook with work to do has a thread, and none in caller mode") {
     CHECK(threads == c.threads);
   }
 }
+
+}  // namespace capi_hook_stages

@@ -17,6 +17,8 @@
 #include "support/catch.h"
 #include "support/sanitized.h"
 
+namespace capi_idle {
+
 using weft_test::Findings;
 using weft_test::Gathering;
 using weft_test::Rank;
@@ -225,3 +227,5 @@ TEST_CASE("an idle communicator only sends heartbeats, and the control thread se
     }
   }
 }
+
+}  // namespace capi_idle

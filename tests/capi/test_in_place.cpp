@@ -7,6 +7,8 @@
 #include "capi/ranks.h"
 #include "support/catch.h"
 
+namespace capi_in_place {
+
 using weft_test::Findings;
 using weft_test::kBackends;
 using weft_test::kModes;
@@ -355,3 +357,5 @@ TEST_CASE("slices of stacked tensors are parameters, in place and by copy") {
     }
   }
 }
+
+}  // namespace capi_in_place

@@ -15,6 +15,8 @@
 #include "capi/ranks.h"
 #include "support/catch.h"
 
+namespace capi_interrupt {
+
 namespace {
 
 using weft_test::kBackends;
@@ -498,3 +500,5 @@ TEST_CASE("calls from a log callback are refused, and change nothing") {
   CHECK(log.calls > 0);
   CHECK(log.allowed == 0);
 }
+
+}  // namespace capi_interrupt

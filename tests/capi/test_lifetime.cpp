@@ -10,6 +10,8 @@
 #include "capi/ranks.h"
 #include "support/catch.h"
 
+namespace capi_lifetime {
+
 using weft_test::Findings;
 using weft_test::kBackends;
 using weft_test::kModes;
@@ -207,3 +209,5 @@ TEST_CASE("the program's allocator, log and thread-start callback are used") {
   CHECK(seen.threads > 0);
   CHECK(seen.lines > 0);
 }
+
+}  // namespace capi_lifetime

@@ -10,6 +10,8 @@
 #include "capi/ranks.h"
 #include "support/catch.h"
 
+namespace capi_local_sgd {
+
 namespace {
 
 using weft_test::Rank;
@@ -438,3 +440,5 @@ TEST_CASE("an averager cannot be created while a group is open") {
   });
   CHECK(report.text() == "");
 }
+
+}  // namespace capi_local_sgd

@@ -10,6 +10,8 @@
 #include "capi/ranks.h"
 #include "support/catch.h"
 
+namespace capi_overlapped {
+
 namespace {
 
 using weft_test::Rank;
@@ -151,3 +153,5 @@ TEST_CASE("weights that are stepped as each bucket completes equal those stepped
     }
   }
 }
+
+}  // namespace capi_overlapped

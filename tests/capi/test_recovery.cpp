@@ -10,6 +10,8 @@
 #include "capi/ranks.h"
 #include "support/catch.h"
 
+namespace capi_recovery {
+
 using weft_test::Findings;
 using weft_test::Rank;
 
@@ -333,3 +335,5 @@ TEST_CASE("a step that fails while a gradient is being copied keeps all of it or
   CHECK(error.empty());
   CHECK(findings.wrong == 0);
 }
+
+}  // namespace capi_recovery

@@ -13,6 +13,8 @@
 #include "capi/ranks.h"
 #include "support/catch.h"
 
+namespace capi_reducer {
+
 using weft_test::Findings;
 using weft_test::kBackends;
 using weft_test::Rank;
@@ -442,3 +444,5 @@ TEST_CASE("the first gradient with other strides is one line of the log, and all
   weft_context_destroy(&context);
   CHECK(lines == 1);
 }
+
+}  // namespace capi_reducer

@@ -13,6 +13,8 @@
 #include "capi/ranks.h"
 #include "support/catch.h"
 
+namespace capi_step_fail {
+
 using weft_test::kBackends;
 using weft_test::kModes;
 using weft_test::Rank;
@@ -497,3 +499,5 @@ TEST_CASE("a rank that dies while another rank fails the step fails the communic
           trainer.expect(weft_reducer_fail(trainer.reducer(), "bad batch") == WEFT_ERR_ABORTED, "fail");
         }) == "");
 }
+
+}  // namespace capi_step_fail

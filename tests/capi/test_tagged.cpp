@@ -10,6 +10,8 @@
 #include "capi/ranks.h"
 #include "support/catch.h"
 
+namespace capi_tagged {
+
 namespace {
 
 using weft_test::Findings;
@@ -238,3 +240,5 @@ TEST_CASE("arguments of tagged messages are checked") {
           CHECK(finish(&request) == WEFT_ERR_CANCELLED);
         }) == "");
 }
+
+}  // namespace capi_tagged

@@ -16,6 +16,8 @@
 #include "ranks.h"
 #include "support/catch.h"
 
+namespace capi_transport {
+
 using weft_test::Rank;
 
 namespace {
@@ -317,3 +319,5 @@ TEST_CASE("a transport's table is checked when it is added") {
   CHECK(after == before + 2);  // by itself, and with shm inside hosts
   weft_context_destroy(&context);
 }
+
+}  // namespace capi_transport

@@ -8,6 +8,8 @@
 #include "capi/ranks.h"
 #include "support/catch.h"
 
+namespace capi_user_reduction {
+
 using weft_test::Findings;
 using weft_test::kBackends;
 using weft_test::kModes;
@@ -220,3 +222,5 @@ TEST_CASE("truth values and complex numbers are reduced as such") {
     f.expect(weft_broadcast(r.comm, parts, 2, WEFT_DTYPE_C64, 1, nullptr, nullptr) == WEFT_OK);
   });
 }
+
+}  // namespace capi_user_reduction

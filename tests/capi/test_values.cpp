@@ -7,6 +7,8 @@
 #include "capi/ranks.h"
 #include "support/catch.h"
 
+namespace capi_values {
+
 using weft_test::kBackends;
 using weft_test::Rank;
 
@@ -98,3 +100,5 @@ TEST_CASE("a model's state is broadcast, checked, and its buffers follow the las
     }
   }
 }
+
+}  // namespace capi_values

@@ -11,6 +11,8 @@
 #include "capi/ranks.h"
 #include "support/catch.h"
 
+namespace capi_variable {
+
 using weft_test::Findings;
 using weft_test::kBackends;
 using weft_test::kModes;
@@ -370,3 +372,5 @@ TEST_CASE("a sparse sum of many pieces arrives completely") {
     f.expect(weft_sparse_release(&sum) == WEFT_OK);
   });
 }
+
+}  // namespace capi_variable

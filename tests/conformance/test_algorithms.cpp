@@ -19,7 +19,7 @@ using namespace weft::test;
 
 namespace {
 
-const uint64_t kSample = sampling(1, 4, 4);  // runs one case in kSample
+const uint64_t kSample = sampling(1, 8, 8);  // runs one case in kSample
 
 // Returns true if the row moves messages. Copies between device and host happen above all algorithms, so one
 // device row is enough.

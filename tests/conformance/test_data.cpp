@@ -11,7 +11,7 @@ using namespace weft::test;
 
 namespace {
 
-const uint64_t kSample = sampling(1, 6, 8);  // runs one case in kSample
+const uint64_t kSample = sampling(1, 12, 12);  // runs one case in kSample
 
 constexpr Coll kColls[] = {Coll::kAllReduce,     Coll::kReduce,     Coll::kBroadcast,      Coll::kAllGather,
                            Coll::kReduceScatter, Coll::kGather,     Coll::kScatter,        Coll::kAllToAll,

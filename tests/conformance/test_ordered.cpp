@@ -42,7 +42,7 @@ double rough(int rank, size_t param, uint64_t element) {
 void fill(const Model& model, int rank, Gradients* gradients) {
   for (size_t i = 0; i < model.size(); i++) {
     for (uint64_t k = 0; k < model.count(i); k++) {
-      store(model[i].dtype, rough(rank, i, k), (*gradients)[i] + gradients->at(i, k));
+      store_as(model[i].dtype, rough(rank, i, k), (*gradients)[i] + gradients->at(i, k));
     }
   }
 }

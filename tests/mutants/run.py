@@ -24,7 +24,6 @@ from pathlib import Path
 from mutants import MUTANTS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-FOLDERS = {"unit": "tests/unit", "property": "tests/property", "capi": "tests/capi"}
 LIBRARY = "libweft.so.0.9.0"
 
 
@@ -61,13 +60,13 @@ def output_of(command, folder):
     return "" if result.returncode == 0 else result.stdout[-2000:] or f"{command[0]}: exit code {result.returncode}"
 
 
-def failed_case(program, report, patience, environment=None, case=None):
-    """Return the failure of a test program: the case, and how it ended; None if all cases pass. The program
+def failed_case(program, selection, report, patience, environment=None):
+    """Return the failure of a test program: the case, and how it ended; None if all selected cases pass. The program
     counts as hanging if no case begins or ends for `patience` seconds. It reports its cases as to
-    tests/run.py (tests/support/main.cpp). With `case`, only that one runs.
+    tests/run.py (tests/support/main.cpp). `selection` is Catch2's: a list of words.
     """
     report.unlink(missing_ok=True)
-    words = [str(program), "--abort"] + ([case.replace(",", "\\,").replace("[", "\\[")] if case else [])
+    words = [str(program), "--abort", *selection]
     with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                           start_new_session=True,
                           env={**os.environ, **(environment or {}), "WEFT_TEST_REPORT": str(report)}) as process:
@@ -103,8 +102,10 @@ class Build:
     def __init__(self, folder, timeout_multiplier):
         self.folder = folder.resolve()
         listing = subprocess.run(["meson", "introspect", "--tests", str(folder)], check=True, stdout=subprocess.PIPE)
-        self.patience = {Path(entry["cmd"][0]).name: entry["timeout"] * timeout_multiplier
-                         for entry in json.loads(listing.stdout)}
+        # By the names that mutants.py uses: the program, the selection of its cases, and the time limit of a case.
+        self.tests = {self.name_of(entry): (os.path.relpath(entry["cmd"][0], self.folder), entry["cmd"][1:],
+                                            entry["timeout"] * timeout_multiplier)
+                      for entry in json.loads(listing.stdout)}
         self.overlays = self.folder / "mutants"
         self.lock = threading.Lock()
         self.made, self.commands, self.taken, self.sound = set(), {}, {}, {}
@@ -113,8 +114,13 @@ class Build:
         if any("-unity" in output for output in self.compiles):
             raise SystemExit(f"{folder} compiles sources in groups: configure it with -Dgrouped=false")
 
+    @staticmethod
+    def name_of(entry):
+        name, suite = entry["name"], entry["suite"][0].split(":")[-1]
+        return name if name.startswith(("capi_", "property_")) else f"{suite}_{name}"
+
     def program(self, test):
-        return f"{FOLDERS[test.split('_')[0]]}/{test}"
+        return self.tests[test][0]
 
     def make(self, test):
         """Build a test without mutants; return the error, if any."""
@@ -154,8 +160,9 @@ class Build:
         """Return how this case fails without a mutant; None if it passes."""
         with self.lock:
             if (test, case) not in self.sound:
-                self.sound[test, case] = failed_case(self.folder / self.program(test), self.overlays / "sound.report",
-                                                     self.patience[test], case=case)
+                target, _, patience = self.tests[test]
+                self.sound[test, case] = failed_case(self.folder / target, [case.replace(",", "\\,").replace("[", "\\[")],
+                                                     self.overlays / "sound.report", patience)
             return self.sound[test, case]
 
 
@@ -197,22 +204,23 @@ class Overlay:
         words = [str(self.copy) if word == self.source else word for word in words if word != "-Werror"]
         return output_of([*words[:2], f"-I{self.folder}", *words[2:], "-O0"], self.build.folder)
 
-    def link(self, target, made):
-        """Link a target to `made`. The changed objects replace the original ones, or precede the archive that
-        has them."""
+    def link(self, test, target, made):
+        """Link a target to `made`. The changed objects come first and replace the original ones. Of the test files of a
+        program only the one of this test is compiled with a mutated header."""
         words = self.build.link_command(target)
         taken = self.build.objects_of(target)
-        ours = [output for output in self.changed() if output in taken]
+        file = f"test_{test.split('_', 1)[1]}.cpp.o"
+        ours = [output for output in self.changed()
+                if output in taken and (f"{target}.p/test_" not in output or output.endswith(file))]
         if not ours:
             return f"nothing in {target} sees {self.source}"
         for output in ours:
             if complaint := self.compile(output):
                 return complaint
         place = words.index("-o") + 2
-        extra = [str(self.folder / output) for output in ours if output not in words]
-        words = [str(self.folder / word) if word in ours else word for word in words]
-        words[words.index("-o") + 1] = str(made)
-        return output_of([*words[:place], *extra, *words[place:]], self.build.folder)
+        extra = [str(self.folder / output) for output in ours]
+        rest = [word for word in words[place:] if word not in ours]
+        return output_of([*words[:place - 1], made, *extra, *rest], self.build.folder)
 
     def ask(self, test):
         """Return ("killed" or "survived" or "broken", and the details)."""
@@ -225,12 +233,13 @@ class Overlay:
             modules = self.folder / "weft"  # the library looks for modules beside itself
             if not modules.exists():
                 modules.symlink_to((self.build.folder / "weft").resolve())
-            complaint = self.link(LIBRARY, library)
+            complaint = self.link(test, LIBRARY, library)
         else:
-            complaint = self.link(self.build.program(test), program)
+            complaint = self.link(test, self.build.program(test), program)
         if complaint:
             return "broken", f"it does not compile or link:\n{complaint}"
-        wrong = failed_case(program, self.folder / "report", self.build.patience[test], environment)
+        _, selection, patience = self.build.tests[test]
+        wrong = failed_case(program, selection, self.folder / "report", patience, environment)
         if wrong is None:
             return "survived", test
         case, how = wrong

@@ -292,7 +292,7 @@ Expected::Expected(const Model& model, const ReducerCase& program, size_t window
     for (int r = 0; r < program.ranks; r++) {
       Bytes input(count * dtype_size(held) + 8);  // never null
       const std::vector<double> sum = contribution(r, i);
-      for (uint64_t k = 0; k < sum.size(); k++) store(held, sum[k], input.data() + k * dtype_size(held));
+      for (uint64_t k = 0; k < sum.size(); k++) store_as(held, sum[k], input.data() + k * dtype_size(held));
       CopyArgs travel;
       travel.src = input.data();
       travel.dst = inputs.emplace_back(count * dtype_size(travels) + 8).data();

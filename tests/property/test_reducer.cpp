@@ -15,7 +15,7 @@ using namespace weft::test;
 
 namespace {
 
-const uint64_t kSimulations = sampling(600, 150, 30);
+const uint64_t kSimulations = sampling(600, 60, 30);
 constexpr uint64_t kCases = 20;  // run in one simulation, one after the other
 
 // The allreduce hook, which doubles the entries of sparse gradients before they are communicated, and halves
@@ -161,9 +161,9 @@ class Run {
       double sum = 0;
       for (const uint64_t each : batches(i, seed)) sum += value(each, self_.rank, i, k);
       if (stray) {
-        store(model_[i].dtype, sum, memory_[i] + model_.offset(i, k) * dtype_size(model_[i].dtype));
+        store_as(model_[i].dtype, sum, memory_[i] + model_.offset(i, k) * dtype_size(model_[i].dtype));
       } else {
-        store(model_[i].dtype, sum, gradient(i) + at(i, k));
+        store_as(model_[i].dtype, sum, gradient(i) + at(i, k));
       }
     }
   }
@@ -179,7 +179,7 @@ class Run {
     std::byte* const from = stray ? memory_[i] : gradient(i);
     for (uint64_t k = 0; k < model_.count(i); k++) {
       const uint64_t place = stray ? model_.offset(i, k) * dtype_size(model_[i].dtype) : at(i, k);
-      store(model_[i].dtype, 1 + value(seed, self_.rank, i, k), from + place);
+      store_as(model_[i].dtype, 1 + value(seed, self_.rank, i, k), from + place);
     }
   }
 

@@ -8,7 +8,7 @@
 #include <cstdlib>
 
 #if !__has_include(<catch2/catch_all.hpp>)
-#define CATCH_CONFIG_MAIN
+#define CATCH_CONFIG_RUNNER
 #endif
 #include "support/catch.h"
 
@@ -68,8 +68,8 @@ CATCH_REGISTER_LISTENER(ReportListener)
 
 }  // namespace
 
-#if WEFT_CATCH2_V3
 int main(int argc, char* argv[]) {
-  return Catch::Session().run(argc, argv);
+  Catch::Session session;
+  session.configData().filenamesAsTags = true;  // [#test_x] selects the cases of test_x.cpp
+  return session.run(argc, argv);
 }
-#endif

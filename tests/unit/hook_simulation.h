@@ -36,11 +36,11 @@ inline std::map<std::string, std::vector<float>> arrays_in(ByteView state, const
   return found;
 }
 
-class Simulation {
+class SimulatedHook {
  public:
   static constexpr int kRanks = 2;
 
-  Simulation(const std::string& name, const std::string& options, std::vector<int64_t> shape)
+  SimulatedHook(const std::string& name, const std::string& options, std::vector<int64_t> shape)
       : shape_(std::move(shape)), strides_(row_major(shape_)) {
     uint64_t count = 1;
     for (const int64_t extent : shape_) count *= static_cast<uint64_t>(extent);

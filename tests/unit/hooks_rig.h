@@ -80,7 +80,7 @@ inline Results train(const Model& model, const MakeHook& make, const Training& t
     for (uint64_t step = 0; step < training.steps; step++) {
       for (size_t i = 0; i < model.size(); i++) {
         for (uint64_t k = 0; k < model.count(i); k++) {
-          store(model[i].dtype, training.value(step, self.rank, i, k), gradients[i] + gradients.at(i, k));
+          store_as(model[i].dtype, training.value(step, self.rank, i, k), gradients[i] + gradients.at(i, k));
         }
       }
       self.expect(train_step(*reducer, gradients, step, training.micro_batches), "step");

@@ -127,7 +127,7 @@ inline double value(uint64_t seed, int rank, size_t param, uint64_t element) {
 }
 
 // Converts count numbers to dtype.
-inline void store(Dtype dtype, const double* from, uint64_t count, std::byte* to) {
+inline void store_as(Dtype dtype, const double* from, uint64_t count, std::byte* to) {
   CopyArgs args;
   args.src = reinterpret_cast<const std::byte*>(from);
   args.dst = to;
@@ -136,8 +136,8 @@ inline void store(Dtype dtype, const double* from, uint64_t count, std::byte* to
   args.dst_dtype = dtype;
   host_ops().copy(args);
 }
-inline void store(Dtype dtype, double from, std::byte* to) {
-  store(dtype, &from, 1, to);
+inline void store_as(Dtype dtype, double from, std::byte* to) {
+  store_as(dtype, &from, 1, to);
 }
 
 // One rank's gradients of a model. Gaps hold a pattern that must not change.
@@ -157,7 +157,7 @@ class Gradients {
     std::vector<double> values(model_.count(i));
     for (uint64_t k = 0; k < values.size(); k++) values[k] = value(seed, rank, i, k);
     Bytes stored(values.size() * dtype_size(model_[i].dtype));
-    store(model_[i].dtype, values.data(), values.size(), stored.data());
+    store_as(model_[i].dtype, values.data(), values.size(), stored.data());
     place(i, stored, to);
   }
   // Writes the elements of a parameter, given one after the other, in the parameter's layout.
@@ -189,7 +189,7 @@ inline Gradients reference(const Model& model, const std::vector<uint64_t>& seed
       for (uint64_t k = 0; k < count; k++) {
         for (const uint64_t seed : seeds) sums[k] += value(seed, r, i, k);
       }
-      store(dtype, sums.data(), count, inputs[static_cast<size_t>(r)].data());
+      store_as(dtype, sums.data(), count, inputs[static_cast<size_t>(r)].data());
       pointers.push_back(inputs[static_cast<size_t>(r)].data());
     }
     Bytes result(count * dtype_size(dtype));

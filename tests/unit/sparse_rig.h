@@ -46,7 +46,7 @@ Coo make_coo(const TestParam& param, const std::vector<uint64_t>& rows, Value&& 
       rest /= extent;
     }
     for (uint64_t k = 0; k < elements; k++) {
-      store(param.dtype, value(e, k), coo.values.data() + (e * elements + k) * size);
+      store_as(param.dtype, value(e, k), coo.values.data() + (e * elements + k) * size);
     }
   }
   return coo;

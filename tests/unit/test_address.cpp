@@ -3,6 +3,8 @@
 
 #include "support/catch.h"
 
+namespace unit_address {
+
 using namespace weft;
 
 TEST_CASE("addresses are parsed strictly and printed as they were") {
@@ -39,3 +41,5 @@ TEST_CASE("without a secret only loopback and unix addresses are allowed") {
     CHECK(status.text().find("WEFT_SECRET_FILE") != std::string::npos);
   }
 }
+
+}  // namespace unit_address

@@ -7,6 +7,8 @@
 #include "rendezvous/secure_stream.h"
 #include "support/catch.h"
 
+namespace unit_auth {
+
 using namespace weft;
 
 namespace {
@@ -211,3 +213,5 @@ TEST_CASE("a frame's length is checked before its bytes are awaited") {
   REQUIRE(pair.at_server.size() == 1);
   CHECK(pair.at_server[0].size() == kLargeFrame);
 }
+
+}  // namespace unit_auth

@@ -16,6 +16,8 @@
 #include "core/arena.h"
 #include "support/catch.h"
 
+namespace unit_base {
+
 using namespace weft;
 
 TEST_CASE("a status keeps code, text, ranks and slot through additions") {
@@ -186,3 +188,5 @@ TEST_CASE("a loop pauses about as long as requested, whatever one pause takes") 
   for (int i = 0; i < pauses; i++) cpu_pause();
   CHECK((clock.now_ns() - start >= 500 || pauses == kMostPauses));
 }
+
+}  // namespace unit_base

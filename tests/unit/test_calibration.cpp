@@ -14,6 +14,8 @@
 #include "support/fast_clock.h"
 #include "support/links.h"
 
+namespace unit_calibration {
+
 using namespace weft;
 using namespace weft::coll;
 using namespace weft::test;
@@ -361,3 +363,5 @@ TEST_CASE("between hosts the ranks of one index measure, and all use the result 
           })) == "");
   }
 }
+
+}  // namespace unit_calibration

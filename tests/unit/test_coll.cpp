@@ -11,6 +11,8 @@
 #include "support/catch.h"
 #include "support/ranks.h"
 
+namespace unit_coll {
+
 using namespace weft;
 using namespace weft::coll;
 
@@ -357,3 +359,5 @@ TEST_CASE("all_reduce sums over ranks, in place, whatever the size") {
     }
   }));
 }
+
+}  // namespace unit_coll

@@ -14,6 +14,8 @@
 
 #include "support/catch.h"
 
+namespace unit_config {
+
 using namespace weft;
 
 namespace {
@@ -450,3 +452,5 @@ TEST_CASE("a secret must come from one place, be long enough, and its file be pr
   environment.secret_file = "/dev/zero";
   CHECK(load_secret(&environment).code() == Code::kAuth);
 }
+
+}  // namespace unit_config

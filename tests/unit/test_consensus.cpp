@@ -10,6 +10,8 @@
 #include "support/seed.h"
 #include "support/simulation.h"
 
+namespace unit_consensus {
+
 using weft::ByteReader;
 using weft::Bytes;
 using weft::Consensus;
@@ -250,3 +252,5 @@ TEST_CASE("invalid messages are ignored") {
   }
   CHECK(consensus.members().size() == 3);
 }
+
+}  // namespace unit_consensus

@@ -8,6 +8,8 @@
 #include "loopback/control.h"
 #include "support/catch.h"
 
+namespace unit_control_exchange {
+
 using namespace weft;
 
 namespace {
@@ -223,3 +225,5 @@ TEST_CASE("messages for future generations take a bounded part of the memory") {
   for (int i = 0; i < 64; i++) generations->on_message(1 + i % 2, message.bytes());
   CHECK(used() - before < 8u << 20);
 }
+
+}  // namespace unit_control_exchange

@@ -11,6 +11,8 @@
 #include "core/engine.h"
 #include "support/catch.h"
 
+namespace unit_engine {
+
 using namespace weft;
 
 namespace {
@@ -485,3 +487,5 @@ TEST_CASE("a wait can be interrupted although every round makes progress") {
   CHECK(task->left > 0);
   CHECK(program.asked == 1);
 }
+
+}  // namespace unit_engine

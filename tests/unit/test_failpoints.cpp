@@ -2,6 +2,8 @@
 #include "core/failpoints.h"
 #include "support/catch.h"
 
+namespace unit_failpoints {
+
 using namespace weft;
 
 namespace {
@@ -64,3 +66,5 @@ TEST_CASE("a text that is no list of failpoints is quoted") {
     CHECK(points == nullptr);
   }
 }
+
+}  // namespace unit_failpoints

@@ -11,6 +11,8 @@
 #include "framed/transport.h"
 #include "support/catch.h"
 
+namespace unit_framed {
+
 using namespace weft;
 using namespace weft::framed;
 
@@ -189,3 +191,5 @@ TEST_CASE("an exception in an event does not unwind a program's transport, and r
   CHECK_THROWS_AS(link.progress(), std::bad_alloc);
   CHECK(own.returned);
 }
+
+}  // namespace unit_framed

@@ -8,6 +8,8 @@
 
 #include "mesh_rig.h"
 
+namespace unit_heartbeat {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -226,3 +228,5 @@ TEST_CASE("a killed process on another host is detected although its forked chil
   check_condemned(witness.lost(1), 1);
   mesh->stop();
 }
+
+}  // namespace unit_heartbeat

@@ -12,6 +12,8 @@
 #include "support/catch.h"
 #include "support/thread_group.h"
 
+namespace unit_hierarchy {
+
 using namespace weft;
 using namespace weft::coll;
 using namespace weft::test;
@@ -234,3 +236,5 @@ TEST_CASE("WEFT_HOSTS has a number for every rank") {
     CHECK(parse_hosts(wrong, 0, 2, &label).code() == Code::kArg);
   }
 }
+
+}  // namespace unit_hierarchy

@@ -12,6 +12,8 @@
 #include "core/hook_table.h"
 #include "support/catch.h"
 
+namespace unit_hook_table {
+
 using namespace weft;
 
 namespace {
@@ -169,3 +171,5 @@ TEST_CASE("a pending stage is completed once, from any thread, by its own genera
   complete_stage(*hook, {0, 0, second}, WEFT_OK);  // after it was abandoned
   CHECK(!waiter.done());
 }
+
+}  // namespace unit_hook_table

@@ -2,6 +2,8 @@
 // optional collectives.
 #include "hooks_rig.h"
 
+namespace unit_hooks_cast {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -296,3 +298,5 @@ TEST_CASE("a rank that skips a collective that the others run fails the step by 
   });
   check(failures);
 }
+
+}  // namespace unit_hooks_cast

@@ -2,6 +2,8 @@
 // are compared with each hook's allowed loss, and with the mean over many steps.
 #include "hooks_rig.h"
 
+namespace unit_hooks_compressed {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -185,3 +187,5 @@ TEST_CASE("infinities and NaN pass through compression, and are gone in the next
     }
   }
 }
+
+}  // namespace unit_hooks_compressed

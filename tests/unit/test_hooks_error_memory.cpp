@@ -5,6 +5,8 @@
 #include "hook_simulation.h"
 #include "loopback/loopback.h"
 
+namespace unit_hooks_error_memory {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -36,8 +38,8 @@ double noisy(uint64_t step, int rank, uint64_t element) {
   return noise(step, rank, 0, element);
 }
 
-void set(Simulation& ranks, uint64_t step, Gradient gradient) {
-  for (int r = 0; r < Simulation::kRanks; r++) {
+void set(SimulatedHook& ranks, uint64_t step, Gradient gradient) {
+  for (int r = 0; r < SimulatedHook::kRanks; r++) {
     for (size_t k = 0; k < ranks.values(r).size(); k++) {
       ranks.values(r)[k] = static_cast<float>(gradient(step, r, k));
     }
@@ -69,7 +71,7 @@ TEST_CASE("a hook with error feedback reports the norm of its error memory over 
   for (const auto& [name, options] : kHooks) {
     for (const int64_t rows : {20, 300}) {  // the larger one is measured by a sample
       INFO(name << " " << options << ", " << rows << " rows");
-      Simulation ranks(name, options, {rows, 400});
+      SimulatedHook ranks(name, options, {rows, 400});
       for (uint64_t step = 0; step < 5; step++) {
         set(ranks, step, noisy);
         const double gradient = norm(ranks.values(0));
@@ -89,7 +91,7 @@ TEST_CASE("hooks without error feedback report no error memory") {
        {Named{"allreduce", ""}, Named{"noop", ""}, Named{"quantize", ""}, Named{"int8", "feedback=0"},
         Named{"topk", "feedback=0"}, Named{"randomk", ""}, Named{"powersgd", "feedback=off"}}) {
     INFO(name << " " << options);
-    Simulation ranks(name, options, {20, 40});
+    SimulatedHook ranks(name, options, {20, 40});
     set(ranks, 0, noisy);
     if (std::string(name) != "noop") ranks.step();
     CHECK_FALSE(ranks.memory(0).has_value());
@@ -99,7 +101,7 @@ TEST_CASE("hooks without error feedback report no error memory") {
 TEST_CASE("an error memory that keeps growing is reported, one that converges is not", "[host]") {
   for (const auto& [name, options, gradient] : kGrowing) {
     INFO(name << " " << options);
-    Simulation ranks(name, options, {64, 64});
+    SimulatedHook ranks(name, options, {64, 64});
     uint64_t step = 0;
     while (step < 400 && !(step > 0 && ranks.memory(0)->growing)) {
       set(ranks, step++, gradient);
@@ -113,7 +115,7 @@ TEST_CASE("an error memory that keeps growing is reported, one that converges is
         Named{"powersgd", "start=2 rank=2"}, Named{"batched_powersgd", "start=2 rank=4"},
         Named{"randomk", "ratio=0.2 feedback=1"}}) {
     INFO(name << " " << options);
-    Simulation ranks(name, options, {64, 64});
+    SimulatedHook ranks(name, options, {64, 64});
     for (uint64_t step = 0; step < 1000; step++) {
       set(ranks, step, step % 2 == 0 ? noisy : different);
       ranks.step();
@@ -127,8 +129,8 @@ TEST_CASE("with rescue=1 a bucket is sent uncompressed until its memory has reco
   for (const auto& [name, options, gradient] : kGrowing) {
     INFO(name << " " << options);
     constexpr uint64_t kSteps = 500, kCount = 64 * 64;
-    Simulation ranks(name, options + std::string(" rescue=1"), {64, 64});
-    Simulation without(name, options, {64, 64});
+    SimulatedHook ranks(name, options + std::string(" rescue=1"), {64, 64});
+    SimulatedHook without(name, options, {64, 64});
     std::vector<double> all(kCount), received(kCount);
     double largest = 0, largest_without = 0, recovered = 1e9;
     uint64_t uncompressed = 0;
@@ -169,7 +171,7 @@ TEST_CASE("a hook that is saved during a rescue continues with the same bits", "
   for (const auto& [name, options, gradient] : kGrowing) {
     INFO(name << " " << options);
     const std::string with = options + std::string(" rescue=1");
-    Simulation ranks(name, with, {64, 64});
+    SimulatedHook ranks(name, with, {64, 64});
     uint64_t step = 0;
     const auto plain = [&] { return step > 2 && ranks.moved_bytes() >= 64 * 64 * sizeof(float); };
     while (step < 400 && !plain()) {
@@ -177,7 +179,7 @@ TEST_CASE("a hook that is saved during a rescue continues with the same bits", "
       ranks.step();
     }
     REQUIRE(plain());
-    Simulation again(name, with, {64, 64});
+    SimulatedHook again(name, with, {64, 64});
     for (int r = 0; r < 2; r++) {
       Bytes state;
       REQUIRE(ranks.hook(r).save(&state).ok());
@@ -266,7 +268,7 @@ TEST_CASE(
     for (uint64_t step = 0; step < 200; step++) {
       for (size_t i = 0; i < model.size(); i++) {
         for (uint64_t k = 0; k < model.count(i); k++) {
-          store(Dtype::kF32, i == 2 ? dense(step, 0, k) : k == 3, gradients[i] + gradients.at(i, k));
+          store_as(Dtype::kF32, i == 2 ? dense(step, 0, k) : k == 3, gradients[i] + gradients.at(i, k));
         }
       }
       REQUIRE(train_step(*reducer, gradients, step, 1).ok());
@@ -295,3 +297,5 @@ TEST_CASE(
   comm.reset();
   CHECK(context->close().ok());
 }
+
+}  // namespace unit_hooks_error_memory

@@ -5,6 +5,8 @@
 
 #include "hooks_rig.h"
 
+namespace unit_hooks_every {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -215,7 +217,8 @@ TEST_CASE("a hook that two reducers share keeps separate state for each") {
             Gradients gradients(*models[i]);
             for (size_t p = 0; p < models[i]->size(); p++) {
               for (uint64_t k = 0; k < models[i]->count(p); k++) {
-                store(Dtype::kF32, noise(step, self.rank, 10 * i + p, k), gradients[p] + gradients.at(p, k));
+                store_as(Dtype::kF32, noise(step, self.rank, 10 * i + p, k),
+                         gradients[p] + gradients.at(p, k));
               }
             }
             self.expect(train_step(*reducers[i], gradients, step), "step");
@@ -227,3 +230,5 @@ TEST_CASE("a hook that two reducers share keeps separate state for each") {
     CHECK((shared[0] == apart[0] && shared[1] == apart[1]));
   }
 }
+
+}  // namespace unit_hooks_every

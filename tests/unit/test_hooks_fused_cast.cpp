@@ -2,6 +2,8 @@
 // where the hook's stages do this, in every kind of step. Also tests the memory that this takes.
 #include "hooks_rig.h"
 
+namespace unit_hooks_fused_cast {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -43,7 +45,7 @@ class Home {
   void fill(const Way& way, size_t i, uint64_t seed, int rank, bool add) {
     for (uint64_t k = 0; k < model_.count(i); k++) {
       std::byte element[8];
-      store(model_[i].dtype, way.size * noise(seed, rank, i, k), element);
+      store_as(model_[i].dtype, way.size * noise(seed, rank, i, k), element);
       std::byte* const to = static_cast<std::byte*>(at(i)) + offset(i, k);
       const CopyArgs args{element, to, 1, model_[i].dtype, model_[i].dtype, 1.0};
       (add ? host_ops().accumulate : host_ops().copy)(args);
@@ -220,3 +222,5 @@ TEST_CASE("a fused cast takes no memory beside the buckets") {
     }));
   }
 }
+
+}  // namespace unit_hooks_fused_cast

@@ -8,6 +8,8 @@
 #include "bootstrap.h"
 #include "hooks_rig.h"
 
+namespace unit_hooks_moved {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -90,7 +92,7 @@ class Trainee {
     for (uint64_t step = first; step < first + steps && reducer_; step++) {
       for (size_t i = 0; i < model_.size(); i++) {
         for (uint64_t k = 0; k < model_.count(i); k++) {
-          store(Dtype::kF32, noise(step, number_, i, k), gradients_[i] + gradients_.at(i, k));
+          store_as(Dtype::kF32, noise(step, number_, i, k), gradients_[i] + gradients_.at(i, k));
         }
       }
       self_.expect(train_step(*reducer_, gradients_, step + rank), "step");
@@ -216,3 +218,5 @@ TEST_CASE("in other buckets a hook continues with all its state") {
     CHECK((moved.at_end == stayed.at_end));
   }
 }
+
+}  // namespace unit_hooks_moved

@@ -6,6 +6,8 @@
 #include "hook_simulation.h"
 #include "powersgd_reference.h"
 
+namespace unit_hooks_powersgd {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -145,9 +147,9 @@ TEST_CASE(
   for (const char* const name : {"powersgd", "batched_powersgd"}) {
     for (const bool alternates : {false, true}) {
       INFO(name << ", alternates " << alternates);
-      Simulation ranks(name, cat("start=2 rank=2", alternates ? " alternate=1" : ""), {40, 30});
+      SimulatedHook ranks(name, cat("start=2 rank=2", alternates ? " alternate=1" : ""), {40, 30});
       for (uint64_t step = 0; step < 6; step++) {
-        for (int r = 0; r < Simulation::kRanks; r++) {
+        for (int r = 0; r < SimulatedHook::kRanks; r++) {
           for (uint64_t k = 0; k < 1200; k++) ranks.values(r)[k] = static_cast<float>(noise(step, r, 0, k));
         }
         CHECK(ranks.step() == (step < 2 || alternates ? 1 : 2));
@@ -357,7 +359,7 @@ namespace {
 
 // Returns the norm of rank 0's error memory after this many steps.
 double error_norm(const std::string& feedback, uint64_t steps) {
-  Simulation ranks("powersgd", "start=2 rank=2 min_rate=0.5 feedback=" + feedback, {16, 16});
+  SimulatedHook ranks("powersgd", "start=2 rank=2 min_rate=0.5 feedback=" + feedback, {16, 16});
   for (uint64_t step = 0; step < steps; step++) {
     for (int r = 0; r < 2; r++) {
       for (uint64_t k = 0; k < 256; k++) {
@@ -378,3 +380,5 @@ TEST_CASE("over 100,000 steps the error memory stays bounded; with DDP's feedbac
   CHECK(error_norm("ddp", 20'000) > 5 * late);
   CHECK(error_norm("local alternate=1", 100'000) < 2 * error_norm("local alternate=1", 1000));
 }
+
+}  // namespace unit_hooks_powersgd

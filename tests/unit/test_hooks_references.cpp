@@ -4,6 +4,8 @@
 #include "hook_simulation.h"
 #include "powersgd_reference.h"
 
+namespace unit_hooks_references {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -323,7 +325,7 @@ TEST_CASE("batched_powersgd is the published algorithm on a bucket as one square
       for (uint64_t step = 0; step < kSteps; step++) {
         for (size_t i = 0; i < model.size(); i++) {
           for (uint64_t k = 0; k < model.count(i); k++) {
-            store(Dtype::kF32, noise(step, self.rank, i, k), gradients[i] + gradients.at(i, k));
+            store_as(Dtype::kF32, noise(step, self.rank, i, k), gradients[i] + gradients.at(i, k));
           }
         }
         self.expect(train_step(*reducer, gradients, step), "step");
@@ -390,7 +392,7 @@ TEST_CASE("over 100,000 steps the error memory of codes stays bounded", "[host]"
       {"int8", ""}, {"fp8", ""}, {"onebit", ""}, {"topk", "ratio=0.1"}, {"randomk", "ratio=0.1 feedback=1"}};
   for (const auto& [name, options] : kHooks) {
     INFO(name << " " << options);
-    Simulation ranks(name, options, {kCount});
+    SimulatedHook ranks(name, options, {kCount});
     double early = 0, late = 0;  // the largest norm in the first tenth of the steps, and after it
     for (uint64_t step = 0; step < kSteps; step++) {
       for (int r = 0; r < 2; r++) {
@@ -406,3 +408,5 @@ TEST_CASE("over 100,000 steps the error memory of codes stays bounded", "[host]"
     CHECK(late < 2 * early);
   }
 }
+
+}  // namespace unit_hooks_references

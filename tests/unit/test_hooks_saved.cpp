@@ -7,6 +7,8 @@
 #include "core/hook_blob.h"
 #include "hook_simulation.h"
 
+namespace unit_hooks_saved {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -57,7 +59,7 @@ Results train_from(const Model& model, std::pair<const char*, const char*> name,
     for (uint64_t step = 0; step < steps; step++) {
       for (size_t i = 0; i < model.size(); i++) {
         for (uint64_t k = 0; k < model.count(i); k++) {
-          store(Dtype::kF32, noise(first + step, self.rank, i, k), gradients[i] + gradients.at(i, k));
+          store_as(Dtype::kF32, noise(first + step, self.rank, i, k), gradients[i] + gradients.at(i, k));
         }
       }
       self.expect(train_step(*reducer, gradients, step), "step");
@@ -400,3 +402,5 @@ TEST_CASE("a hook inside another one can be saved and restored") {
     CHECK_FALSE(Registry::make_hook_again(name, {{}, nullptr, host_ops()}, &again).ok());
   }
 }
+
+}  // namespace unit_hooks_saved

@@ -15,6 +15,8 @@
 #include "support/catch.h"
 #include "support/kernels_reference.h"
 
+namespace unit_kernels {
+
 using namespace weft;
 
 namespace {
@@ -466,3 +468,5 @@ TEST_CASE("the caller's floating-point modes do not affect results, and are kept
     }
   }
 }
+
+}  // namespace unit_kernels

@@ -17,6 +17,8 @@
 #include "kernels/host_ops.h"
 #include "support/catch.h"
 
+namespace unit_kernels_hooks {
+
 using namespace weft;
 
 namespace {
@@ -447,3 +449,5 @@ TEST_CASE("the largest of very many values are those of sorting") {
     }
   }
 }
+
+}  // namespace unit_kernels_hooks

@@ -15,6 +15,8 @@
 #include "kernels/host_ops.h"
 #include "support/catch.h"
 
+namespace unit_lane {
+
 using namespace weft;
 
 namespace {
@@ -498,3 +500,5 @@ TEST_CASE("an operation without progress for five seconds is logged once, with t
   CHECK(lines.size() == 3);
   CHECK(of_lane("operation 1 (barrier)") == 1);
 }
+
+}  // namespace unit_lane

@@ -5,6 +5,8 @@
 #include "support/catch.h"
 #include "support/thread_group.h"
 
+namespace unit_loopback {
+
 using namespace weft;
 using namespace weft::loopback;
 
@@ -165,3 +167,5 @@ TEST_CASE("loopback refuses ranks of other processes") {
   CHECK(status.code() == Code::kUnavailable);
   CHECK(status.text().find("loopback is for ranks of one process") != std::string::npos);
 }
+
+}  // namespace unit_loopback

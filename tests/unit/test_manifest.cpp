@@ -6,6 +6,8 @@
 #include "support/catch.h"
 #include "sync/manifest.h"
 
+namespace unit_manifest {
+
 using namespace weft;
 
 namespace {
@@ -220,3 +222,5 @@ TEST_CASE("complex numbers are pairs of floats in one more dimension, dense if t
       has(refused({.shape = {2}, .strides = {INT64_MAX / 2 + 1}, .dtype = WEFT_DTYPE_C64}), "reach too far"));
   CHECK(has(refused({.dtype = 15}), "unknown dtype 15"));
 }
+
+}  // namespace unit_manifest

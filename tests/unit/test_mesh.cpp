@@ -11,6 +11,8 @@
 
 #include "mesh_rig.h"
 
+namespace unit_mesh {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -396,3 +398,5 @@ TEST_CASE("ranks that share no unix sockets connect over TCP and hand over no de
   CHECK(first.left(1));
   meshes[0]->stop();
 }
+
+}  // namespace unit_mesh

@@ -3,6 +3,8 @@
 
 #include "support/catch.h"
 
+namespace unit_mpi_flavour {
+
 using namespace weft;
 
 TEST_CASE("the MPI library that the program has loaded is used, whatever started the process") {
@@ -38,3 +40,5 @@ TEST_CASE("the MPI libraries are reported by their names") {
   CHECK(std::string(mpi_title("openmpi")) == "Open MPI");
   CHECK(std::string(mpi_title("mpich")) == "MPICH");
 }
+
+}  // namespace unit_mpi_flavour

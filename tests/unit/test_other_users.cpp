@@ -26,6 +26,8 @@
 #include "rendezvous/store_exchange.h"
 #include "support/catch.h"
 
+namespace unit_other_users {
+
 using namespace weft;
 
 namespace {
@@ -349,3 +351,5 @@ TEST_CASE("another user who connects continuously does not fill the log") {
   // A log period may end meanwhile.
   CHECK(lines.warnings <= 4 * (Refusals::kLines + 1));
 }
+
+}  // namespace unit_other_users

@@ -6,6 +6,8 @@
 #include "support/catch.h"
 #include "sync/plan.h"
 
+namespace unit_plan {
+
 using namespace weft;
 
 namespace {
@@ -192,3 +194,5 @@ TEST_CASE("a plan can be encoded and decoded, and invalid encodings are refused"
   words.pop_back();
   CHECK(Plan::unpack(m, words, &read).code() == Code::kMismatch);
 }
+
+}  // namespace unit_plan

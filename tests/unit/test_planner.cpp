@@ -8,6 +8,8 @@
 #include "support/catch.h"
 #include "sync/planner.h"
 
+namespace unit_planner {
+
 using namespace weft;
 
 namespace {
@@ -234,3 +236,5 @@ TEST_CASE("launching what is needed first costs no time, and completes it no lat
   }
   CHECK(sooner > 30);
 }
+
+}  // namespace unit_planner

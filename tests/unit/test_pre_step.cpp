@@ -8,6 +8,8 @@
 #include "reducer_rig.h"
 #include "shm/backend.h"
 
+namespace unit_pre_step {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -282,3 +284,5 @@ TEST_CASE("invalid or differing pre-step options are refused when a reducer is c
     self.expect(status.code() == Code::kArg && has(status.text(), "'weight') has no value"), status.text());
   }));
 }
+
+}  // namespace unit_pre_step

@@ -9,6 +9,8 @@
 #include "sync/readiness.h"
 #include "sync/ready_order.h"
 
+namespace unit_readiness {
+
 using namespace weft;
 
 namespace {
@@ -212,3 +214,5 @@ TEST_CASE("the order of readiness follows the times, and the calls if times are 
   CHECK_FALSE(order.noted());
   CHECK(order.params() == std::vector<uint32_t>{0, 1, 2, 3, 4});
 }
+
+}  // namespace unit_readiness

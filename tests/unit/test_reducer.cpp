@@ -6,6 +6,8 @@
 #include "reducer_rig.h"
 #include "shm/backend.h"
 
+namespace unit_reducer {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -116,7 +118,7 @@ TEST_CASE("replicas are bitwise equal also when sums depend on their order") {
     std::normal_distribution<double> normal(0, 3);
     for (size_t i = 0; i < model.size(); i++) {
       for (uint64_t k = 0; k < model.count(i); k++) {
-        store(model[i].dtype, normal(random), gradients[i] + gradients.at(i, k));
+        store_as(model[i].dtype, normal(random), gradients[i] + gradients.at(i, k));
       }
     }
     self.expect(reducer->begin(nullptr), "begin");
@@ -458,3 +460,5 @@ TEST_CASE("a step with one hundred thousand tiny parameters works") {
   });
   check(failures);
 }
+
+}  // namespace unit_reducer

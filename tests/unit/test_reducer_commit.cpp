@@ -3,6 +3,8 @@
 #include "reducer_rig.h"
 #include "registry.h"
 
+namespace unit_reducer_commit {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -63,3 +65,5 @@ TEST_CASE("all of a bucket is retained, in any number of pieces") {
     self.expect(wrong.empty(), "result of " + wrong);
   }));
 }
+
+}  // namespace unit_reducer_commit

@@ -4,6 +4,8 @@
 
 #include "reducer_rig.h"
 
+namespace unit_reducer_complex {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -130,3 +132,5 @@ TEST_CASE("a hook of the program's own computes with complex gradients as pairs,
     }));
   }
 }
+
+}  // namespace unit_reducer_complex

@@ -8,6 +8,8 @@
 #include "reducer_rig.h"
 #include "shm/backend.h"
 
+namespace unit_reducer_defaults {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -386,3 +388,5 @@ TEST_CASE("strides that address an element twice, or that a strict program forbi
     }
   }));
 }
+
+}  // namespace unit_reducer_defaults

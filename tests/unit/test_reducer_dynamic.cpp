@@ -3,6 +3,8 @@
 #include "shm/backend.h"
 #include "sync/counts.h"
 
+namespace unit_reducer_dynamic {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -144,3 +146,5 @@ TEST_CASE("counts of other ranks are checked before they are used") {
   CHECK(bad.code() == Code::kMismatch);
   CHECK(bad.info().ranks == std::vector<int>{1});
 }
+
+}  // namespace unit_reducer_dynamic

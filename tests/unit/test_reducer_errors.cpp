@@ -4,6 +4,8 @@
 
 #include "reducer_rig.h"
 
+namespace unit_reducer_errors {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -570,3 +572,5 @@ TEST_CASE("destroying reducers between steps leaves the communicator as it was")
   });
   check(failures);
 }
+
+}  // namespace unit_reducer_errors

@@ -6,6 +6,8 @@
 #include "sharded_rig.h"
 #include "shm/backend.h"
 
+namespace unit_reducer_gather {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -29,8 +31,8 @@ class Values {
       const uint32_t size = dtype_size(model[slice.param].dtype);
       layouts[slice.param].for_each_run(slice.offset, slice.count, [&](uint64_t at, uint64_t k, uint64_t n) {
         for (uint64_t e = 0; e < n; e++) {
-          store(model[slice.param].dtype, value(round, 0, slice.param, k + e),
-                memory[slice.param] + (at + e) * size);
+          store_as(model[slice.param].dtype, value(round, 0, slice.param, k + e),
+                   memory[slice.param] + (at + e) * size);
         }
       });
     }
@@ -39,7 +41,7 @@ class Values {
       const uint32_t size = dtype_size(model[i].dtype);
       layouts[i].for_each_run(0, model.count(i), [&](uint64_t at, uint64_t k, uint64_t n) {
         for (uint64_t e = 0; e < n; e++)
-          store(model[i].dtype, value(round, 0, i, k + e), wanted[i].data() + (at + e) * size);
+          store_as(model[i].dtype, value(round, 0, i, k + e), wanted[i].data() + (at + e) * size);
       });
     }
   }
@@ -373,3 +375,5 @@ TEST_CASE("a gather ends on all ranks when one of them aborts, and no value chan
         options));
   }
 }
+
+}  // namespace unit_reducer_gather

@@ -4,6 +4,8 @@
 #include "reducer_rig.h"
 #include "registry.h"
 
+namespace unit_reducer_hook_plans {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -217,3 +219,5 @@ TEST_CASE("hooks that declare different collectives are a mismatch, not a hang")
   });
   check(failures);
 }
+
+}  // namespace unit_reducer_hook_plans

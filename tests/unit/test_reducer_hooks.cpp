@@ -7,6 +7,8 @@
 
 #include "reducer_rig.h"
 
+namespace unit_reducer_hooks {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -539,3 +541,5 @@ TEST_CASE("a bucket's encoding overlaps the transfer of the one before") {
   });
   check(failures);
 }
+
+}  // namespace unit_reducer_hooks

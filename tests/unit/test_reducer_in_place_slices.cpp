@@ -5,6 +5,8 @@
 #include "support/links.h"
 #include "support/sanitized.h"
 
+namespace unit_reducer_in_place_slices {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -190,3 +192,5 @@ TEST_CASE("a rank reads its in-place slices in place, and finish waits for that 
     CHECK(seen);
   }
 }
+
+}  // namespace unit_reducer_in_place_slices

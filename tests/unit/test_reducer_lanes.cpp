@@ -9,6 +9,8 @@
 #include "registry.h"
 #include "shm/backend.h"
 
+namespace unit_reducer_lanes {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -289,3 +291,5 @@ TEST_CASE("a lane that one rank cannot open is an error by name on all, any numb
       },
       bounded(&unwilling)));
 }
+
+}  // namespace unit_reducer_lanes

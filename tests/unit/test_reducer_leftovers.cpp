@@ -7,6 +7,8 @@
 #include "registry.h"
 #include "sparse_rig.h"
 
+namespace unit_reducer_leftovers {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -261,3 +263,5 @@ TEST_CASE("a call of ready that returns only after a rebind does not change the 
     self.expect(differs(model, gradients.memory(), expected.memory()).empty(), "result");
   });
 }
+
+}  // namespace unit_reducer_leftovers

@@ -9,6 +9,8 @@
 #include "reducer_rig.h"
 #include "shm/backend.h"
 
+namespace unit_reducer_model {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -305,3 +307,5 @@ TEST_CASE("if a rank has no memory for new buckets, all keep theirs: a begin con
     check(run_threads(2, body, ranks));
   }
 }
+
+}  // namespace unit_reducer_model

@@ -7,6 +7,8 @@
 #include "shm/backend.h"
 #include "sync/norms.h"
 
+namespace unit_reducer_norms {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -153,7 +155,7 @@ TEST_CASE("results are scaled to the norm that finish allows, in copy and view m
           for (uint64_t k = 0; k < model.count(i); k++) {
             double wanted = element(model, expected, i, k) * norms.clip_factor;
             std::byte stored[8];
-            store(model[i].dtype, wanted, stored);
+            store_as(model[i].dtype, wanted, stored);
             const uint32_t size = dtype_size(model[i].dtype);
             // f32 is scaled in f32, and rounded once less than here.
             const double got = element(model, results, i, k);
@@ -191,7 +193,7 @@ TEST_CASE("norms refer to the final gradients, also if they are communicated in 
       };
       const auto fill = [&](size_t i, double value) {
         const uint64_t bytes = dtype_size(model[i].dtype);
-        for (uint64_t k = 0; k < model.count(i); k++) store(model[i].dtype, value, place(i) + k * bytes);
+        for (uint64_t k = 0; k < model.count(i); k++) store_as(model[i].dtype, value, place(i) + k * bytes);
       };
       const auto step = [&](bool skip) {
         self.expect(reducer->begin(nullptr), "begin");
@@ -262,9 +264,9 @@ TEST_CASE("infinities and NaNs of any rank are counted by parameter, and skip th
       if (!trainer.reducer) return;
       trainer.compute(1);
       if (self.rank == 1) {
-        store(model[0].dtype, kNan, trainer.memory[0] + trainer.memory.at(0, 5));
-        store(model[7].dtype, HUGE_VAL, trainer.memory[7] + trainer.memory.at(7, 0));
-        store(model[9].dtype, -HUGE_VAL, trainer.memory[9] + trainer.memory.at(9, 3));
+        store_as(model[0].dtype, kNan, trainer.memory[0] + trainer.memory.at(0, 5));
+        store_as(model[7].dtype, HUGE_VAL, trainer.memory[7] + trainer.memory.at(7, 0));
+        store_as(model[9].dtype, -HUGE_VAL, trainer.memory[9] + trainer.memory.at(9, 3));
       }
       const std::vector<Bytes> before = trainer.memory.memory();
       self.expect(trainer.step(finish_with(1e-3, skip)), "step");
@@ -286,8 +288,8 @@ TEST_CASE("a parameter's norm is finite if its result is, also if the squares ov
     Trainer trainer(self, model, {});
     if (!trainer.reducer) return;
     trainer.compute(1);
-    for (size_t k = 0; k < 3; k++) store(Dtype::kF64, 1e200, trainer.memory[0] + trainer.memory.at(0, k));
-    if (self.rank == 1) store(Dtype::kF64, HUGE_VAL, trainer.memory[1] + trainer.memory.at(1, 2));
+    for (size_t k = 0; k < 3; k++) store_as(Dtype::kF64, 1e200, trainer.memory[0] + trainer.memory.at(0, k));
+    if (self.rank == 1) store_as(Dtype::kF64, HUGE_VAL, trainer.memory[1] + trainer.memory.at(1, 2));
     self.expect(trainer.step(finish_with(0)), "step");
     weft_norms norms{};
     std::vector<double> each(model.size());
@@ -403,3 +405,5 @@ TEST_CASE("invalid records of finish are refused with the rank's number") {
   REQUIRE(decide_finish({{0, FinishRecord::kJoined, 0}, {2, 0, 0}}, 8, 0, &decision).ok());
   CHECK(decision.factor == 0.25);
 }
+
+}  // namespace unit_reducer_norms

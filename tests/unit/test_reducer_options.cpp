@@ -6,6 +6,8 @@
 #include "sync/options.h"
 #include "sync/plan.h"
 
+namespace unit_reducer_options {
+
 using namespace weft;
 
 namespace {
@@ -110,3 +112,5 @@ TEST_CASE("a number out of range is refused with its range") {
   options.timeout_ms = -2;
   CHECK(says(refusal(options), "timeout_ms is -2"));
 }
+
+}  // namespace unit_reducer_options

@@ -8,6 +8,8 @@
 #include "loopback/loopback.h"
 #include "reducer_rig.h"
 
+namespace unit_reducer_races {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -368,3 +370,5 @@ TEST_CASE("gradients that a rank has accumulated when all have joined are droppe
   INFO(log);
   CHECK(has(log, "gradients of 2 local steps are dropped"));
 }
+
+}  // namespace unit_reducer_races

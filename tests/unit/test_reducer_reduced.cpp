@@ -7,6 +7,8 @@
 #include "reducer_rig.h"
 #include "shm/backend.h"
 
+namespace unit_reducer_reduced {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -334,3 +336,5 @@ TEST_CASE("reduced views are refused with the reason where they are unavailable"
     self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer), "the communicator works");
   }));
 }
+
+}  // namespace unit_reducer_reduced

@@ -7,6 +7,8 @@
 #include "reducer_rig.h"
 #include "sync/relayout.h"
 
+namespace unit_reducer_relayout {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -334,3 +336,5 @@ TEST_CASE("limits of a re-plan stay in use, also if a rank that has joined provi
     }));
   }
 }
+
+}  // namespace unit_reducer_relayout

@@ -6,6 +6,8 @@
 #include "shm/backend.h"
 #include "sparse_rig.h"
 
+namespace unit_reducer_replicas {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -177,7 +179,7 @@ class Replica {
     const Dtype dtype = model_[i].dtype;
     for (uint64_t k = 0; k < model_.count(i); k++) {
       std::byte* const at = to + k * dtype_size(dtype);
-      store(dtype, rough(seed, self_.rank, i, k) + (add ? load(dtype, at) : 0), at);
+      store_as(dtype, rough(seed, self_.rank, i, k) + (add ? load(dtype, at) : 0), at);
     }
     for (uint32_t use = 0; use < way_.uses; use++) self_.expect(reducer_->ready(i, to, nullptr), "ready");
   }
@@ -269,7 +271,7 @@ TEST_CASE("the sums of this file depend on their order") {
     for (int rank = 0; rank < kRanks; rank++) {
       Bytes& input = inputs.emplace_back(model.span(i));
       for (uint64_t k = 0; k < model.count(i); k++)
-        store(model[i].dtype, rough(0, rank, i, k), input.data() + k * dtype_size(model[i].dtype));
+        store_as(model[i].dtype, rough(0, rank, i, k), input.data() + k * dtype_size(model[i].dtype));
     }
     uint64_t differ = 0;
     for (uint64_t k = 0; k < model.count(i); k++) {
@@ -316,3 +318,5 @@ TEST_CASE("replicas are bitwise equal in every mode, over shared memory and by e
     }
   }
 }
+
+}  // namespace unit_reducer_replicas

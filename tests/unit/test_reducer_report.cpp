@@ -6,6 +6,8 @@
 #include "shm/backend.h"
 #include "support/simulation.h"
 
+namespace unit_reducer_report {
+
 using namespace weft;
 using namespace weft::test;
 using Json = nlohmann::json;
@@ -292,3 +294,5 @@ TEST_CASE("the report lists every byte, of which all but 2 % are gradients") {
     }));
   }
 }
+
+}  // namespace unit_reducer_report

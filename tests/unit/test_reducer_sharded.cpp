@@ -6,6 +6,8 @@
 #include "shm/backend.h"
 #include "sync/ownership.h"
 
+namespace unit_reducer_sharded {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -214,7 +216,7 @@ TEST_CASE(
       trainer.reducer->norms(&norms, nullptr).ok();
       self.expect(std::abs(norms.clip_factor - 0.25) < 1e-12, "factor");
       trainer.compute(9);
-      if (self.rank == 1) store(model[0].dtype, HUGE_VAL, trainer.gradients[0]);
+      if (self.rank == 1) store_as(model[0].dtype, HUGE_VAL, trainer.gradients[0]);
       clip.flags = WEFT_FINISH_SKIP_NONFINITE;
       const std::vector<Bytes> kept = trainer.gradients.memory();
       self.expect(trainer.step(clip), "skipped step");
@@ -268,7 +270,7 @@ TEST_CASE("sharding works with accumulation, absent parameters, and ranks withou
       Gradients only_one(model);  // rank 1's gradient alone, over the step's divisor
       for (uint64_t k = 0; k < model.count(0); k++) {
         // Added to zero and divided as the others are.
-        store(model[0].dtype, value(5, 1, 0, k), only_one[0] + only_one.at(0, k));
+        store_as(model[0].dtype, value(5, 1, 0, k), only_one[0] + only_one.at(0, k));
         const std::byte* const input = only_one[0] + only_one.at(0, k);
         std::byte* const output = sums[0] + sums.at(0, k);
         host_ops().fold({.dtype = model[0].dtype,
@@ -351,3 +353,5 @@ TEST_CASE("options that cannot be combined with sharding are refused by name") {
     self.expect(reducer->owned(owner, &slice, &count).code() == Code::kArg && count == 1, "no room");
   }));
 }
+
+}  // namespace unit_reducer_sharded

@@ -7,6 +7,8 @@
 #include "shm/backend.h"
 #include "sparse_rig.h"
 
+namespace unit_reducer_sparse {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -51,7 +53,7 @@ Rows sum_of(const TestParam& param, const std::vector<uint64_t>& seeds, int rank
 // Rounds once, as the reducer divides.
 Bytes divided(Dtype dtype, double sum, double divisor) {
   Bytes input(8), out(8);
-  store(dtype, sum, input.data());
+  store_as(dtype, sum, input.data());
   const std::byte* from = input.data();
   std::byte* to = out.data();
   FoldArgs fold;
@@ -445,3 +447,5 @@ TEST_CASE("fixed indices are communicated once") {
     }
   }));
 }
+
+}  // namespace unit_reducer_sparse

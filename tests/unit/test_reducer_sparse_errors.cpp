@@ -1,12 +1,14 @@
 // Misuse of sparse gradients by the program, and invalid data from other ranks.
 #include "sparse_rig.h"
 
-using namespace weft;
-using namespace weft::test;
-
 namespace weft::hook_noop {
 const HookFactory& factory();
 }
+
+namespace unit_reducer_sparse_errors {
+
+using namespace weft;
+using namespace weft::test;
 
 namespace {
 
@@ -247,3 +249,5 @@ TEST_CASE("under noop every rank keeps its own entries") {
     }
   }));
 }
+
+}  // namespace unit_reducer_sparse_errors

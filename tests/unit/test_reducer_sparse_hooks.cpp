@@ -7,6 +7,8 @@
 #include "registry.h"
 #include "sparse_rig.h"
 
+namespace unit_reducer_sparse_hooks {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -388,3 +390,5 @@ TEST_CASE(
   u.flags = 2;
   CHECK(hook_of(&u) == nullptr);
 }
+
+}  // namespace unit_reducer_sparse_hooks

@@ -7,6 +7,8 @@
 
 #include "hooks_rig.h"
 
+namespace unit_reducer_stages {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -398,7 +400,7 @@ TEST_CASE("a hook inside a cast computes on the worker, with the bits of caller 
         for (uint64_t step = 0; step < 3; step++) {
           for (size_t i = 0; i < model.size(); i++) {
             for (uint64_t k = 0; k < model.count(i); k++) {
-              store(model[i].dtype, noise(step, self.rank, i, k), gradients[i] + gradients.at(i, k));
+              store_as(model[i].dtype, noise(step, self.rank, i, k), gradients[i] + gradients.at(i, k));
             }
           }
           self.expect(one_step(*reducer, gradients), "step");
@@ -450,3 +452,5 @@ TEST_CASE("a gradient is not written to after finish has given up on a stage tha
   });
   check(failures);
 }
+
+}  // namespace unit_reducer_stages

@@ -5,6 +5,8 @@
 
 #include "reducer_rig.h"
 
+namespace unit_reducer_types {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -43,7 +45,7 @@ Bytes mean(const Model& model, size_t i, Dtype comm_dtype, int ranks, uint64_t s
   for (int r = 0; r < ranks; r++) {
     Bytes gradient(count * dtype_size(own));
     for (uint64_t k = 0; k < count; k++) {
-      store(own, rough(r, i, k, step), gradient.data() + k * dtype_size(own));
+      store_as(own, rough(r, i, k, step), gradient.data() + k * dtype_size(own));
     }
     convert(gradient, own, &inputs.emplace_back(count * dtype_size(comm_dtype)), comm_dtype, count);
   }
@@ -81,7 +83,7 @@ void step(Rank& self, const Model& model, Reducer& reducer, const std::vector<Pl
   for (size_t i = 0; i < model.size(); i++) {
     pointers.push_back(places[i].memory);
     for (uint64_t k = 0; k < model.count(i); k++) {
-      store(model[i].dtype, rough(self.rank, i, k, number), at(i, k));
+      store_as(model[i].dtype, rough(self.rank, i, k, number), at(i, k));
     }
   }
   self.expect(reducer.begin(nullptr), "begin");
@@ -192,7 +194,7 @@ TEST_CASE("local steps accumulate 16-bit gradients in f32 on request") {
       for (int l = 0; l <= kLocal; l++) {
         for (size_t i = 0; i < model.size(); i++) {
           for (uint64_t k = 0; k < model.count(i); k++) {
-            store(model[i].dtype, l == 0 ? 1.0 : 0x1p-12, gradients[i] + gradients.at(i, k));
+            store_as(model[i].dtype, l == 0 ? 1.0 : 0x1p-12, gradients[i] + gradients.at(i, k));
           }
         }
         weft_begin_options begin = WEFT_BEGIN_OPTIONS_INIT;
@@ -307,7 +309,7 @@ TEST_CASE("gradients outside their views accumulate over local steps, and count 
           const bool none = i == 1 && !learns && step + 1 == steps;
           for (uint64_t k = 0; k < model.count(i) && !none; k++) {
             sums[i][k] += value(static_cast<uint64_t>(step), self.rank, i, k);
-            store(model[i].dtype, sums[i][k], strays[i] + model.offset(i, k) * dtype_size(model[i].dtype));
+            store_as(model[i].dtype, sums[i][k], strays[i] + model.offset(i, k) * dtype_size(model[i].dtype));
           }
           self.expect(reducer->ready(i, none ? nullptr : strays[i], nullptr), "ready");
         }
@@ -330,3 +332,5 @@ TEST_CASE("gradients outside their views accumulate over local steps, and count 
     }));
   }
 }
+
+}  // namespace unit_reducer_types

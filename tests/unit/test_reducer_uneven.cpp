@@ -6,6 +6,8 @@
 #include "reducer_rig.h"
 #include "sync/step_handshake.h"
 
+namespace unit_reducer_uneven {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -549,3 +551,5 @@ TEST_CASE("join ends at its deadline, and names the rank that begins no step") {
     self.expect(!reducer->begin(nullptr).ok(), "the communicator has failed");
   }));
 }
+
+}  // namespace unit_reducer_uneven

@@ -1,6 +1,8 @@
 // Parameters that become ready several times in a step, and waits for one parameter's result.
 #include "reducer_rig.h"
 
+namespace unit_reducer_uses {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -225,3 +227,5 @@ TEST_CASE("a wait for one parameter ends with its bucket, and reports its failur
     self.expect(!status.ok() && status.code() != Code::kNotDone, status.text());
   }));
 }
+
+}  // namespace unit_reducer_uses

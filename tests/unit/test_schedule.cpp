@@ -6,6 +6,8 @@
 #include "sync/layout.h"
 #include "sync/schedule.h"
 
+namespace unit_schedule {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -244,8 +246,10 @@ TEST_CASE("any layout is copied into the bucket and back, in pieces of any size"
     layout.unflatten(host_ops(), place.data(), param.dtype, back[i], 0, param.count, 1.0, false);
     for (uint64_t k = 0; k < param.count; k++) {
       Bytes twice(layout.element_bytes());
-      store(param.dtype, 2 * value(1, 0, i, k), twice.data());
+      store_as(param.dtype, 2 * value(1, 0, i, k), twice.data());
       CHECK(std::memcmp(twice.data(), back[i] + back.at(i, k), twice.size()) == 0);
     }
   }
 }
+
+}  // namespace unit_schedule

@@ -6,6 +6,8 @@
 #include "support/catch.h"
 #include "support/sanitized.h"
 
+namespace unit_shm_collectives {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -317,3 +319,5 @@ TEST_CASE("thirty-two shm ranks finish") {
           run_case(rank, numbers, {Coll::kAllToAll, 1000, Memory::kPrivate, false, 0});
         })) == "");
 }
+
+}  // namespace unit_shm_collectives

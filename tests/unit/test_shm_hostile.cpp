@@ -13,6 +13,8 @@
 #include "support/catch.h"
 #include "support/sanitized.h"
 
+namespace unit_shm_hostile {
+
 using namespace weft;
 using namespace weft::shm;
 using namespace weft::test;
@@ -352,3 +354,5 @@ TEST_CASE("a rank that is lost before it shares its memory ends the setup before
   };
   for (const std::string& failure : run_linked_processes(2, body)) CHECK(failure.empty());
 }
+
+}  // namespace unit_shm_hostile

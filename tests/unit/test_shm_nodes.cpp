@@ -7,6 +7,8 @@
 #include "shm_rank.h"
 #include "support/catch.h"
 
+namespace unit_shm_nodes {
+
 using namespace weft;
 using namespace weft::shm;
 using namespace weft::test;
@@ -89,3 +91,5 @@ TEST_CASE("the text about nodes") {
   CHECK(text(group_nodes({0, 0, 1, 1}), thresholds) == "; 2 NUMA nodes of 2 ranks: two levels from 1 MiB on");
   CHECK(text(group_nodes({0, 0, 1}), thresholds) == "; 2 NUMA nodes, unevenly used: one level");
 }
+
+}  // namespace unit_shm_nodes

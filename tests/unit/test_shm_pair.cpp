@@ -4,6 +4,8 @@
 #include "shm_rank.h"
 #include "support/catch.h"
 
+namespace unit_shm_pair {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -131,3 +133,5 @@ TEST_CASE("the notes of a pair are separate from its messages, and errors name t
           WEFT_EXPECT(status.text().find("operation 77") != std::string::npos);
         })) == "");
 }
+
+}  // namespace unit_shm_pair

@@ -16,6 +16,8 @@
 #include "support/catch.h"
 #include "support/sanitized.h"
 
+namespace unit_shm_segment {
+
 using namespace weft;
 using namespace weft::shm;
 using namespace weft::test;
@@ -302,3 +304,5 @@ TEST_CASE("ranks that run out of address space settle for smaller arenas") {
   CHECK(feasible > (1 << 30));
   CHECK(feasible_arena(2, 1 << 20) == 1 << 20);
 }
+
+}  // namespace unit_shm_segment

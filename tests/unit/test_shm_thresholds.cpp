@@ -16,6 +16,8 @@
 #include "support/fast_clock.h"
 #include "support/sanitized.h"
 
+namespace unit_shm_thresholds {
+
 using namespace weft;
 using namespace weft::shm;
 using namespace weft::test;
@@ -480,3 +482,5 @@ TEST_CASE("a rank that is killed while shm is measured is named by the deadline"
   CHECK(results[0] == "");
   CHECK(results[1] != "");
 }
+
+}  // namespace unit_shm_thresholds

@@ -12,6 +12,8 @@
 #include "support/catch.h"
 #include "support/sanitized.h"
 
+namespace unit_shm_two_level {
+
 using namespace weft;
 using namespace weft::shm;
 using namespace weft::test;
@@ -507,3 +509,5 @@ TEST_CASE("ranks whose peer is killed in a stage of two levels name it and end t
     for (int r = 0; r < 4; r++) CHECK(results[static_cast<size_t>(r)] == (r == kVictim ? "died" : ""));
   }
 }
+
+}  // namespace unit_shm_two_level

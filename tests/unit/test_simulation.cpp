@@ -3,6 +3,8 @@
 #include "support/seed.h"
 #include "support/simulation.h"
 
+namespace unit_simulation {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -110,3 +112,5 @@ TEST_CASE("deadlines pass in virtual time") {
   check(report.failures);
   CHECK(report.virtual_ns > uint64_t{1000} * 1'000'000'000);
 }
+
+}  // namespace unit_simulation

@@ -11,6 +11,8 @@
 #include "kernels/host_ops.h"
 #include "support/catch.h"
 
+namespace unit_stage_worker {
+
 using namespace weft;
 
 namespace {
@@ -288,3 +290,5 @@ TEST_CASE("a context ends although a stage does not return") {
   // Once idle, its thread uses nothing of the context except the engine, which it notifies.
   while (work.use_count() > 1) std::this_thread::yield();
 }
+
+}  // namespace unit_stage_worker

@@ -8,6 +8,8 @@
 #include "shm/backend.h"
 #include "support/links.h"
 
+namespace unit_step_copies {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -289,3 +291,5 @@ TEST_CASE("fused casts round for a hook that only divides and rounds, and for f3
   const Touched view = touched_by_step(2, {.mode = WEFT_GRADIENT_VIEW, .hook = "bf16"});
   CHECK(view.copied == 2 * (bytes / 2 + bytes));
 }
+
+}  // namespace unit_step_copies

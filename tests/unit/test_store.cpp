@@ -18,6 +18,8 @@
 #include "rendezvous/store_exchange.h"
 #include "support/catch.h"
 
+namespace unit_store {
+
 using namespace weft;
 
 namespace {
@@ -605,3 +607,5 @@ TEST_CASE("a store's address that another process holds is an error that names i
   CHECK(contains(status.text(), options.store));
   CHECK(contains(status.text(), "second rank 0"));
 }
+
+}  // namespace unit_store

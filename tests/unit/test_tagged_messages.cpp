@@ -20,6 +20,8 @@
 #include "support/seed.h"
 #include "support/simulation.h"
 
+namespace unit_tagged_messages {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -709,3 +711,5 @@ TEST_CASE("random frames neither break memory nor leave an operation behind") {
     CHECK((target.send.request.done() && target.receive.request.done() && target.unmatched.request.done()));
   }
 }
+
+}  // namespace unit_tagged_messages

@@ -13,6 +13,8 @@
 #include "trace/recorder.h"
 #include "trace/timeline.h"
 
+namespace unit_trace {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -332,3 +334,5 @@ TEST_CASE("the trace of a step shows the collective of absences concurrent with 
   });
   check(failures);
 }
+
+}  // namespace unit_trace

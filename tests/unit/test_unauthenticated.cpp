@@ -22,6 +22,8 @@
 #include "support/catch.h"
 #include "support/flood.h"
 
+namespace unit_unauthenticated {
+
 using namespace weft;
 using test::Flood;
 
@@ -381,3 +383,5 @@ TEST_CASE(
   CHECK(attacked.size() == 2);
   for (const uint16_t port : attacked) CHECK(closed(port));
 }
+
+}  // namespace unit_unauthenticated

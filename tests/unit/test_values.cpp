@@ -9,6 +9,8 @@
 #include "sync/chunks.h"
 #include "sync/digests.h"
 
+namespace unit_values {
+
 using namespace weft;
 using namespace weft::test;
 
@@ -342,3 +344,5 @@ TEST_CASE(
     self.expect(reducer->check(), "buffers and gaps");
   }));
 }
+
+}  // namespace unit_values

@@ -5,6 +5,8 @@
 
 #include "support/catch.h"
 
+namespace unit_wait_stats {
+
 using namespace weft;
 
 namespace {
@@ -128,3 +130,5 @@ TEST_CASE("another process's notes about ranks that do not exist are ignored") {
   notes.received(2, uint64_t{WaitEntry{0, 60 * kMs}.pack()} << 32);
   CHECK(notes.straggler().rank == 0);
 }
+
+}  // namespace unit_wait_stats
