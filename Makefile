@@ -3,7 +3,7 @@
 #   make demo [RANKS=2] [BACKEND=shm] [HOOK=allreduce] [DATA=folder]
 #   make demo BACKEND=mpi [MPI=openmpi|mpich]
 #   make test [SUITE=unit] [FILTER=text]
-#   make test-all
+#   make test-all [PART=rest]
 #   make test-parity
 #   make test-torch
 #   make test-mutants
@@ -58,12 +58,16 @@ demo: $(BUILD)/build.ninja ## train on Fashion-MNIST with RANKS local processes
 	@$(LAUNCH) $(BUILD)/examples/train_fashion \
 	  $(if $(BACKEND),--backend $(BACKEND)) $(if $(HOOK),--hook '$(HOOK)') $(if $(DATA),--data $(DATA))
 
-test: build ## run all tests; the last line counts test cases
-	@python3 tests/run.py $(BUILD) --jobs $(JOBS) --suite '$(SUITE)' --filter '$(FILTER)' $(TEST_OPTIONS)
+# Compiles only what these tests need.
+TESTS = --suite '$(SUITE)' --part $(or $(PART),test)
+test: $(BUILD)/build.ninja ## run the suites unit, capi, conformance and abi, or SUITE; the last line counts test cases
+	@ninja -C $(BUILD) -j $(JOBS) $$(python3 tests/run.py $(BUILD) $(TESTS) --targets)
+	@python3 tests/run.py $(BUILD) --jobs $(JOBS) $(TESTS) --filter '$(FILTER)' $(TEST_OPTIONS)
 
-# The suite `sampled` has the programs of which `make test` runs only some of the cases.
+# PART=rest leaves out what `make test` runs with all its cases.
 test-all: build ## run all tests with all their cases
-	@WEFT_TEST_ALL=1 python3 tests/run.py $(BUILD) --jobs $(JOBS) --suite '$(SUITE)' --filter '$(FILTER)' $(TEST_OPTIONS)
+	@WEFT_TEST_ALL=1 python3 tests/run.py $(BUILD) --jobs $(JOBS) --suite '$(SUITE)' --part $(or $(PART),all) \
+	  --filter '$(FILTER)' $(TEST_OPTIONS)
 
 test-parity: build | .setup/parity ## gradients beside PyTorch DDP's, model by model (installs PyTorch in BUILD)
 	@python3 tests/parity/run.py $(BUILD)
