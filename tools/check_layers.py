@@ -18,6 +18,7 @@ LAYERS = {
     "lib/framed": ABOVE_CORE + ["framed/"],
     "lib/kernels": ABOVE_CORE + ["kernels/"],
     "lib/coll": ABOVE_CORE + ["coll/"],
+    "lib/tagged": ABOVE_CORE + ["tagged/"],
     "lib/trace": ABOVE_CORE + ["trace/"],
     "lib/sync": ABOVE_CORE + ["rendezvous/", "kernels/", "coll/", "trace/", "sync/"],
 }

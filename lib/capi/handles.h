@@ -97,7 +97,7 @@ struct weft_request : weft::Request {
   // Keeps data that args points to until the request is retired.
   std::shared_ptr<void> kept;
   std::shared_ptr<weft::capi::GroupEnd> group_end;  // of the group that it belongs to
-  bool tagged = false;                              // a message of TaggedMessages
+  bool tagged = false;                              // a message of lib/tagged
   std::weak_ptr<weft::Comm> sent_over;              // its communicator, if tagged
 
  private:

@@ -4,6 +4,7 @@
 #include "base/arguments.h"
 #include "capi/group.h"
 #include "capi/handles.h"
+#include "tagged/messages.h"
 
 void weft_request::retired() {
   context->gate().leave(&device);
@@ -113,8 +114,8 @@ weft_status weft_request_cancel(weft_request* request) {
           "weft_request_cancel: only requests of weft_send_tagged and weft_recv_tagged can be cancelled");
     const std::shared_ptr<Comm> comm = request->sent_over.lock();
     if (!comm || request->done()) return {};
-    std::shared_ptr<TaggedMessages> messages;
-    if (!comm->tagged_messages(&messages).ok()) return {};
+    tagged::Messages* messages = nullptr;
+    if (!tagged::Messages::of(*comm, &messages).ok()) return {};
     messages->end(request, Status::error(Code::kCancelled, "the program cancelled the request"), true);
     after_progress(*request->context);
     return {};

@@ -1,11 +1,12 @@
 // weft_send_tagged and weft_recv_tagged.
 #include "capi/call.h"
+#include "tagged/messages.h"
 
 namespace weft::capi {
 namespace {
 
 // Submits a send or receive. Requires begin() and validated buffers.
-Status submit_tagged(Call* call, uint64_t tag, const TaggedMessages::Receipt& receipt) {
+Status submit_tagged(Call* call, uint64_t tag, const tagged::Receipt& receipt) {
   const std::shared_ptr<Comm>& comm = call->comm->rep;
   if (call->stream.kind != WEFT_DEVICE_HOST) {
     return Status::error(Code::kUnsupported,
@@ -13,8 +14,8 @@ Status submit_tagged(Call* call, uint64_t tag, const TaggedMessages::Receipt& re
                          "weft_send and weft_recv");
   }
   if (comm->failed()) return comm->failure();
-  std::shared_ptr<TaggedMessages> messages;
-  WEFT_TRY(comm->tagged_messages(&messages));
+  tagged::Messages* messages = nullptr;
+  WEFT_TRY(tagged::Messages::of(*comm, &messages));
   if (call->request == nullptr) {
     Request request;
     request.args = call->args;
@@ -66,10 +67,10 @@ weft_status weft_recv_tagged(weft_comm* comm, void* dst, uint64_t count, int32_t
     const bool any = peer == WEFT_ANY_SOURCE;
     WEFT_TRY(begin(&call, Coll::kRecv, count, dtype, 0, any ? 0 : peer));
     WEFT_TRY(check_buffers(call, {dst, count, "dst"}, {}, nullptr, nullptr));
-    call.args.peer = any ? kAnySource : peer;
+    call.args.peer = any ? tagged::kAnySource : peer;
     call.args.dst = bytes(dst);
     if (message == nullptr) return submit_tagged(&call, tag, {nullptr, nullptr});
-    const auto write = [](void* target, const TaggedMessage& taken) {
+    const auto write = [](void* target, const tagged::Taken& taken) {
       weft_message value = WEFT_MESSAGE_INIT;
       value.source = taken.source;
       value.tag = taken.tag;

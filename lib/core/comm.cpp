@@ -6,6 +6,7 @@
 
 #include "base/text.h"
 #include "core/arena.h"
+#include "core/comm_part.h"
 #include "core/composite.h"
 #include "core/drain.h"
 #include "core/result.h"
@@ -145,15 +146,18 @@ Status Comm::lane_for(const CollectiveArgs& args, std::shared_ptr<Lane>* lane) {
   return {};
 }
 
-Status Comm::tagged_messages(std::shared_ptr<TaggedMessages>* messages) {
+Status Comm::part(MakePart make, CommPart** part) {
   const std::lock_guard lock(lanes_mutex_);
-  if (!tagged_messages_) {
-    if (closed_) return cancelled();
-    auto made = std::make_shared<TaggedMessages>(*this);
-    context_->engine().add(made);
-    tagged_messages_ = std::move(made);
+  for (const auto& [maker, known] : parts_) {
+    *part = known.get();
+    if (maker == make) return {};
   }
-  *messages = tagged_messages_;
+  if (closed_) return cancelled();
+  parts_.reserve(parts_.size() + 1);
+  std::shared_ptr<CommPart> made = make(*this);
+  context_->engine().add(made);
+  *part = made.get();
+  parts_.emplace_back(make, std::move(made));
   return {};
 }
 
@@ -326,12 +330,12 @@ Status Comm::close(bool with_context) {
   fail(cancelled(), false);
   dump_.close(context_->clock());
   std::vector<std::shared_ptr<Lane>> lanes;
-  std::shared_ptr<TaggedMessages> messages;
+  std::vector<std::shared_ptr<CommPart>> parts;
   {
     const std::lock_guard lock(lanes_mutex_);
     lanes.swap(lanes_);
     pair_lanes_.clear();
-    messages = tagged_messages_;
+    for (const auto& [make, part] : parts_) parts.push_back(part);
   }
   // Completes outstanding operations.
   const auto end = [&](auto& task) {
@@ -343,7 +347,7 @@ Status Comm::close(bool with_context) {
     context_->engine().remove(&task);
   };
   for (const auto& lane : lanes) end(*lane);
-  if (messages) end(*messages);
+  for (const auto& part : parts) end(*part);
   (void)guarded_run([&] { control_->leave(); }).ok();
   control_->stop();
   if (generation_.number > 0) (void)guarded_run([&] { generation_.generations->closed(); }).ok();
@@ -366,15 +370,16 @@ FlightRecord Comm::flight() {
   context_->engine().locked([&] {
     record.now_ns = context_->clock().now_ns();
     for (const auto& lane : lanes_) record.lanes.push_back(lane->flight());
+    for (const auto& [make, part] : parts_) part->describe(&record);
   });
   return record;
 }
 
 bool Comm::quiet() {
   const std::lock_guard lock(lanes_mutex_);
-  if (tagged_messages_ && !tagged_messages_->quiet()) return false;
   return context_->engine().locked([&] {
-    return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->idle(); });
+    return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->idle(); }) &&
+           std::all_of(parts_.begin(), parts_.end(), [](const auto& part) { return part.second->quiet(); });
   });
 }
 

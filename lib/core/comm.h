@@ -21,10 +21,10 @@
 #include "core/generations.h"
 #include "core/lane.h"
 #include "core/lane_messages.h"
-#include "core/tagged_messages.h"
 
 namespace weft {
 
+class CommPart;
 class Drain;
 
 struct CommOptions {
@@ -80,8 +80,10 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
 
   // Returns the lane of a user's call: the first collective lane, or the lane of a pair of ranks.
   Status lane_for(const CollectiveArgs& args, std::shared_ptr<Lane>* lane);
-  // Returns the messages with tags, which begin with the first call. kCancelled: the communicator is closed.
-  Status tagged_messages(std::shared_ptr<TaggedMessages>* messages);
+  // Returns the part that `make` creates at the first call. It lives as long as the communicator. kCancelled:
+  // the communicator is closed.
+  using MakePart = std::shared_ptr<CommPart> (*)(Comm&);
+  Status part(MakePart make, CommPart** part);
   // Opens a further ordered sequence of collectives (for a reducer). All ranks open lanes in the same order.
   // If a backend has few lanes, this reuses a lane that all ranks had closed when they last called
   // agree_to_open; its slot numbers continue. Success is local to this rank. Before the ranks use the lane,
@@ -225,7 +227,7 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   std::vector<std::shared_ptr<Lane>> lanes_;                                   // guarded by lanes_mutex_
   std::shared_ptr<Lane> user_lane_;                                            // set once in create
   std::map<std::pair<LaneKey::Kind, int>, std::shared_ptr<Lane>> pair_lanes_;  // guarded by lanes_mutex_
-  std::shared_ptr<TaggedMessages> tagged_messages_;                            // guarded by lanes_mutex_
+  std::vector<std::pair<MakePart, std::shared_ptr<CommPart>>> parts_;          // guarded by lanes_mutex_
   uint32_t next_lane_ = 0;                                                     // guarded by lanes_mutex_
   ClosedLanes closed_lanes_;  // guarded by lanes_mutex_; empty if the backend has many lanes
 

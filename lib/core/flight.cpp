@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/text.h"
+
 namespace weft {
 
 std::vector<FlightOperation> FlightRing::operations(uint64_t next, uint64_t first) const {
@@ -11,6 +13,12 @@ std::vector<FlightOperation> FlightRing::operations(uint64_t next, uint64_t firs
   for (uint64_t slot = next - kept; slot != next; slot++)
     out.push_back(entries_[slot & (entries_.size() - 1)]);
   return out;
+}
+
+std::string FlightMessage::text() const {
+  return cat(sends ? "send_tagged " : "recv_tagged ", name(dtype), " x ", count, sends ? " to " : " from ",
+             peer == kAnyPeer ? std::string("any rank") : cat("rank ", peer), " with ",
+             tag == kAnyTag ? std::string("any tag") : cat("tag ", tag));
 }
 
 }  // namespace weft

@@ -54,6 +54,24 @@ class FlightRing {
   std::vector<FlightOperation> entries_;
 };
 
+// A tagged message of lib/tagged, in flight or ended.
+struct FlightMessage {
+  // kUnmatched: as far as this rank knows, the other one has not made its call.
+  enum class State : uint8_t { kUnmatched, kMoving, kFinished, kFailed };
+  static constexpr int kAnyPeer = -1;
+  static constexpr uint64_t kAnyTag = UINT64_MAX;
+  bool sends = false;
+  int peer = 0;  // kAnyPeer: a receive from any rank
+  uint64_t tag = 0;
+  Dtype dtype = Dtype::kU8;
+  uint64_t count = 0;
+  uint64_t waiting_since_ns = 0;  // first clock read since its call; 0: none
+  State state = State::kUnmatched;
+
+  bool running() const { return state == State::kUnmatched || state == State::kMoving; }
+  std::string text() const;  // "recv_tagged f32 x 10 from any rank with tag 7"
+};
+
 // Progress of a reducer's step.
 struct FlightStep {
   uint64_t step = kNoStep;  // kNoStep: no step is running
@@ -96,6 +114,7 @@ struct FlightRecord {
   uint64_t operations = 0;  // completed on all lanes
   Status failure;
   std::vector<FlightLane> lanes;
+  std::vector<FlightMessage> messages;  // the last that ended, then those in flight, each in order
 };
 
 }  // namespace weft

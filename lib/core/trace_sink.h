@@ -13,6 +13,7 @@ enum class TraceKind : uint8_t {
   kStage,       // a hook's stage was computed
   kCollective,  // a collective ran on a lane
   kDone,        // a bucket's result was written to the gradients (instant)
+  kMessage,     // a tagged message, from its call to its end
 };
 
 struct TraceEvent {
@@ -24,7 +25,8 @@ struct TraceEvent {
   uint32_t lane = 0;
   uint32_t bucket = UINT32_MAX;
   uint32_t stage = UINT32_MAX;
-  uint64_t index = UINT64_MAX;  // parameter for kReady, slot for kCollective, step for kStep
+  uint64_t index =
+      UINT64_MAX;  // parameter for kReady, slot for kCollective, step for kStep, tag for kMessage
   uint64_t bytes = 0;
 };
 

@@ -7,8 +7,8 @@
 #include "base/text.h"
 #include "calls.h"
 #include "core/context.h"
-#include "core/tagged_messages.h"
 #include "support/catch.h"
+#include "tagged/messages.h"
 
 using namespace weft;
 using namespace weft::test;
@@ -19,15 +19,15 @@ namespace {
 struct Tagged {
   Request request;
   std::vector<int32_t> data;
-  TaggedMessage taken;
+  tagged::Taken taken;
 
   void submit(Rank& self, Coll coll, int peer, uint64_t tag) {
     request.args = coll == Coll::kSend ? send(data, peer) : receive(data, peer);
     request.deadline = self.comm->op_deadline(0);
-    std::shared_ptr<TaggedMessages> messages;
-    self.expect(self.comm->tagged_messages(&messages), "tagged_messages");
-    const auto write = [](void* target, const TaggedMessage& message) {
-      *static_cast<TaggedMessage*>(target) = message;
+    tagged::Messages* messages = nullptr;
+    self.expect(tagged::Messages::of(*self.comm, &messages), "messages");
+    const auto write = [](void* target, const tagged::Taken& message) {
+      *static_cast<tagged::Taken*>(target) = message;
     };
     messages->submit(&request, tag, {write, &taken});
     self.comm->context().engine().notify();
@@ -56,7 +56,7 @@ TEST_CASE("tagged messages of every size go between all ranks, in any order of t
         for (int n = 0; n < self.size; n++) {
           Tagged& message = *receives.emplace_back(std::make_unique<Tagged>());
           message.data.assign(300'001, -1);
-          message.submit(self, Coll::kRecv, i % 2 == 0 ? kAnySource : n, i);
+          message.submit(self, Coll::kRecv, i % 2 == 0 ? tagged::kAnySource : n, i);
         }
       }
       self.expect(self.run(barrier()), "collectives are apart from tagged messages");

@@ -1,6 +1,6 @@
-// core/tagged_messages: which receive takes which message, under many schedules, and how operations end
+// lib/tagged: which receive takes which message, under many schedules, and how operations end
 // early.
-#include "core/tagged_messages.h"
+#include "tagged/messages.h"
 
 #include <algorithm>
 #include <array>
@@ -15,14 +15,17 @@
 #include "base/text.h"
 #include "core/arena.h"
 #include "core/context.h"
+#include "core/trace_sink.h"
 #include "kernels/host_ops.h"
 #include "support/catch.h"
 #include "support/seed.h"
 #include "support/simulation.h"
+#include "trace/recorder.h"
 
 namespace unit_tagged_messages {
 
 using namespace weft;
+using namespace weft::tagged;
 using namespace weft::test;
 
 namespace {
@@ -36,19 +39,19 @@ struct Mail {
 
   Request request;
   std::vector<uint32_t> data;
-  TaggedMessage taken;
+  Taken taken;
   uint64_t tag = 0;
 
   Code code() const { return request.result.code(); }
 };
 
-std::shared_ptr<TaggedMessages> messages_of(Rank& self) {
-  std::shared_ptr<TaggedMessages> messages;
-  self.expect(self.comm->tagged_messages(&messages), "tagged_messages");
+Messages* messages_of(Rank& self) {
+  Messages* messages = nullptr;
+  self.expect(Messages::of(*self.comm, &messages), "messages");
   return messages;
 }
 
-void write_taken(void* target, const TaggedMessage& message) {
+void write_taken(void* target, const Taken& message) {
   static_cast<Mail*>(target)->taken = message;
 }
 
@@ -143,7 +146,7 @@ void check_received(Rank& self, const std::vector<Planned>& plan,
   for (const auto& receive : receives) {
     const Mail& mail = receive->mail;
     self.expect(mail.request.result, "receive");
-    const TaggedMessage& taken = mail.taken;
+    const Taken& taken = mail.taken;
     self.expect(receive->source == kAnySource || receive->source == taken.source, "the source");
     self.expect(mail.tag == kAnyTag || mail.tag == taken.tag, "the tag");
     size_t& number = next[{taken.source, taken.tag}];
@@ -522,12 +525,55 @@ TEST_CASE("closing the communicator cancels messages, and an idle one is parked"
         self.expect(!self.comm->quiet(), "not quiet");
         self.expect(self.comm->close(), "close");
         self.expect(unmatched.code() == Code::kCancelled, unmatched.request.result.text());
-        std::shared_ptr<TaggedMessages> messages;
         Mail late(4);
         submit(self, late, Coll::kRecv, kAnySource, 1);
         self.expect(late.code() == Code::kCancelled, late.request.result.text());
       },
       options));
+}
+
+TEST_CASE("messages in flight and those that ended are in the flight record and in the trace") {
+  pair([](Rank& self) {
+    Context& context = self.comm->context();
+    TraceRecorder recorder(context.clock());
+    self.expect(recorder.start(0), "start");
+    context.engine().locked([&] { context.set_trace(&recorder); });
+    Mail done(4), any(5), other(10'000);
+    const bool sender = self.rank == 0;
+    const Coll coll = sender ? Coll::kSend : Coll::kRecv;
+    submit(self, done, coll, 1 - self.rank, 7);
+    wait(self, done, "the message");
+    // Neither of these finds its other end.
+    if (sender) submit(self, any, Coll::kRecv, kAnySource, kAnyTag);
+    submit(self, other, coll, 1 - self.rank, sender ? 8 : 9);
+    barrier(self);
+    using State = FlightMessage::State;
+    using Entries = std::vector<std::pair<std::string, State>>;
+    const Entries sends = {{"send_tagged u32 x 4 to rank 1 with tag 7", State::kFinished},
+                           {"recv_tagged u32 x 5 from any rank with any tag", State::kUnmatched},
+                           {"send_tagged u32 x 10000 to rank 1 with tag 8", State::kUnmatched}};
+    const Entries receives = {{"recv_tagged u32 x 4 from rank 0 with tag 7", State::kFinished},
+                              {"recv_tagged u32 x 10000 from rank 0 with tag 9", State::kUnmatched}};
+    Entries found;
+    for (const FlightMessage& message : self.comm->flight().messages)
+      found.emplace_back(message.text(), message.state);
+    self.expect(found == (sender ? sends : receives), "the flight record");
+    barrier(self);
+    if (sender) cancel(self, any);
+    cancel(self, other);
+    wait(self, other, "a cancelled operation");
+    context.engine().locked([&] { context.set_trace(nullptr); });
+    self.expect(recorder.stop(), "stop");
+    uint64_t lost = 0;
+    std::vector<std::string> traced;
+    for (const RecordedEvent& event : recorder.events(&lost)) {
+      if (event.event.kind != TraceKind::kMessage) continue;
+      traced.emplace_back(event.name.data());
+      self.expect(event.event.begin_ns > 0 && event.event.end_ns >= event.event.begin_ns, "times");
+    }
+    self.expect(traced.size() == found.size() && traced[0] == found[0].first, "the trace");
+    barrier(self);
+  });
 }
 
 // ---- Frames of another process ----
@@ -615,8 +661,8 @@ struct Target {
   } self;
 };
 
-std::vector<std::byte> frame(const TaggedHeader& header) {
-  TaggedFrame whole;
+std::vector<std::byte> frame(const Header& header) {
+  Frame whole;
   whole.header = header;
   const auto* const bytes = reinterpret_cast<const std::byte*>(&whole);
   return {bytes, bytes + sizeof whole};
@@ -625,7 +671,7 @@ std::vector<std::byte> frame(const TaggedHeader& header) {
 constexpr Dtype kU32 = Dtype::kU32;
 constexpr uint64_t kLong = 2'000'000;
 
-TaggedHeader offer(uint64_t id, uint64_t tag) {
+Header offer(uint64_t id, uint64_t tag) {
   return {.kind = FrameOf::kOffer, .dtype = kU32, .id = id, .tag = tag, .bytes = kLong};
 }
 
@@ -633,7 +679,7 @@ TaggedHeader offer(uint64_t id, uint64_t tag) {
 
 TEST_CASE("frames that no rank sends fail the communicator, and name the rank") {
   const auto kind = [](int number) { return static_cast<FrameOf>(number); };
-  const std::vector<std::vector<TaggedHeader>> scripts = {
+  const std::vector<std::vector<Header>> scripts = {
       {{.kind = kind(0)}},
       {{.kind = kind(8)}},
       {{.kind = kind(255)}},
@@ -659,9 +705,9 @@ TEST_CASE("frames that no rank sends fail the communicator, and name the rank") 
       {{.kind = FrameOf::kCredit, .bytes = 1}},
       {{.kind = FrameOf::kCredit, .bytes = UINT64_MAX}},
   };
-  for (const std::vector<TaggedHeader>& headers : scripts) {
+  for (const std::vector<Header>& headers : scripts) {
     Script script;
-    for (const TaggedHeader& header : headers) script.parts.push_back(frame(header));
+    for (const Header& header : headers) script.parts.push_back(frame(header));
     Target target(std::move(script));
     INFO("script " << &headers - scripts.data());
     CHECK(target.failure().code() == Code::kPeerFailed);
@@ -675,8 +721,8 @@ TEST_CASE("a rank that sends more than the window or offers too much fails the c
   for (const bool offers : {false, true}) {
     Script script;
     for (uint64_t i = 1; i <= 5000; i++) {
-      script.parts.push_back(frame(
-          offers ? offer(i, 4) : TaggedHeader{.kind = FrameOf::kEager, .dtype = kU32, .tag = 4, .bytes = 4}));
+      script.parts.push_back(
+          frame(offers ? offer(i, 4) : Header{.kind = FrameOf::kEager, .dtype = kU32, .tag = 4, .bytes = 4}));
     }
     Target target(std::move(script));
     // Polls take 64 frames each, so some are left.
@@ -695,13 +741,13 @@ TEST_CASE("random frames neither break memory nor leave an operation behind") {
     Script script;
     uint64_t offers = 0;
     for (int i = 0; i < 30; i++) {
-      TaggedHeader header{.kind = static_cast<FrameOf>(random.below(9)),
-                          .dtype = random.chance(20) ? static_cast<Dtype>(random.below(256)) : kU32,
-                          .id = random.below(4),
-                          .tag = random.below(3),
-                          .bytes = random.chance(2)   ? random.below(100) * 4
-                                   : random.chance(9) ? random.next()
-                                                      : kLong};
+      Header header{.kind = static_cast<FrameOf>(random.below(9)),
+                    .dtype = random.chance(20) ? static_cast<Dtype>(random.below(256)) : kU32,
+                    .id = random.below(4),
+                    .tag = random.below(3),
+                    .bytes = random.chance(2)   ? random.below(100) * 4
+                             : random.chance(9) ? random.next()
+                                                : kLong};
       if (header.kind == FrameOf::kOffer && !random.chance(8)) header.id = ++offers;
       if (header.kind == FrameOf::kChunk && !random.chance(8)) header.bytes = kMessageChunkBytes;
       script.parts.push_back(frame(header));

@@ -1,4 +1,4 @@
-// The format of the frames that two ranks exchange about tagged messages (core/tagged_messages.h), over one
+// The format of the frames that two ranks exchange about tagged messages (messages.h), over one
 // lane in each direction. A frame comes from another process and may hold anything: valid() checks what can
 // be checked without knowing the messages under way.
 #pragma once
@@ -8,9 +8,9 @@
 
 #include "base/dtype.h"
 
-namespace weft {
+namespace weft::tagged {
 
-inline constexpr uint64_t kTaggedFrameBytes = 256;
+inline constexpr uint64_t kFrameBytes = 256;
 // Longest message that is sent at once and kept by the receiver until a receive asks for it. A longer message
 // is offered first, and sent when a receive has taken the offer.
 inline constexpr uint64_t kEagerMessageBytes = 16 << 10;
@@ -33,7 +33,7 @@ enum class FrameOf : uint8_t {
   kCredit = 7,    // `bytes` of the window are free again
 };
 
-struct TaggedHeader {
+struct Header {
   FrameOf kind = FrameOf::kEager;
   Dtype dtype = Dtype::kU8;
   uint8_t reserved[6] = {};
@@ -41,14 +41,14 @@ struct TaggedHeader {
   uint64_t tag = 0;
   uint64_t bytes = 0;
 };
-static_assert(sizeof(TaggedHeader) == 32);
+static_assert(sizeof(Header) == 32);
 
-struct TaggedFrame {
-  TaggedHeader header;
-  std::byte data[kTaggedFrameBytes - sizeof(TaggedHeader)] = {};
+struct Frame {
+  Header header;
+  std::byte data[kFrameBytes - sizeof(Header)] = {};
 };
-static_assert(sizeof(TaggedFrame) == kTaggedFrameBytes);
-inline constexpr uint64_t kInlineMessageBytes = sizeof(TaggedFrame::data);
+static_assert(sizeof(Frame) == kFrameBytes);
+inline constexpr uint64_t kInlineMessageBytes = sizeof(Frame::data);
 
 // Window that a message takes.
 inline uint64_t eager_cost(uint64_t bytes) {
@@ -56,7 +56,7 @@ inline uint64_t eager_cost(uint64_t bytes) {
 }
 
 // Returns false if no rank sends such a frame.
-inline bool valid(const TaggedHeader& header) {
+inline bool valid(const Header& header) {
   const uint64_t element = dtype_size(header.dtype);
   switch (header.kind) {
     case FrameOf::kEager:
@@ -78,4 +78,4 @@ inline bool valid(const TaggedHeader& header) {
   return false;
 }
 
-}  // namespace weft
+}  // namespace weft::tagged
