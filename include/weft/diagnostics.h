@@ -78,10 +78,10 @@ WEFT_API weft_status weft_trace_stop(weft_context* context);
  * Returns: WEFT_ERR_SYSTEM naming the path. Threads: any thread. Since 0.9 */
 WEFT_API weft_status weft_trace_write(weft_context* context, const char* path);
 
-/* Writes the flight record: the last operations of this rank on the communicator's lanes, into
- * folder/weft-<communicator>-rank<rank>.json, for `weft trace explain`. For programs that seem to hang. With
- * weft_context_options.flight_path, each rank of a communicator that fails (other than by its own destroy)
- * does so by itself: calls that fail return once the record is written, or after 0.5 s.
+/* Writes the flight record: the last operations of this rank on the communicator's lanes, and its tagged
+ * messages, into folder/weft-<communicator>-rank<rank>.json, for `weft trace explain`. For programs that seem
+ * to hang. With weft_context_options.flight_path, each rank of a communicator that fails (other than by its
+ * own destroy) does so by itself: calls that fail return once the record is written, or after 0.5 s.
  * Returns: WEFT_ERR_SYSTEM if the file cannot be written; WEFT_ERR_STATE from a callback.
  * Threads: any thread. Since 0.9 */
 WEFT_API weft_status weft_flight_write(weft_comm* comm, const char* folder);

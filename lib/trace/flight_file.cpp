@@ -17,10 +17,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// These limits keep a file below kMaxFlightBytes: an operation takes at most 300 bytes, a lane without its
-// operations 2 KiB.
+// These limits keep a file below kMaxFlightBytes: an operation takes at most 300 bytes, a message 200, a
+// lane without its operations 2 KiB.
 constexpr size_t kMaxOperations = 8192;
 constexpr size_t kMaxLanes = 512;
+constexpr size_t kMaxMessages = 2048;
 constexpr size_t kMaxRanks = 64;
 constexpr size_t kMaxText = 2048;
 
@@ -48,6 +49,10 @@ Json ranks_json(const std::vector<int>& ranks) {
   return list;
 }
 
+uint64_t waiting_ms(uint64_t since_ns, uint64_t now_ns) {
+  return now_ns > since_ns ? (now_ns - since_ns) / 1'000'000 : 0;
+}
+
 // 64-bit values that are not counts are written as hexadecimal strings, because some JSON readers lose bits
 // of large numbers.
 Json operation_json(const FlightOperation& operation, uint64_t now_ns) {
@@ -61,10 +66,8 @@ Json operation_json(const FlightOperation& operation, uint64_t now_ns) {
   if (call.tag != 0) json["tag"] = hex(call.tag);
   json["state"] = state_name(operation.state);
   if (operation.algorithm[0] != 0) json["algorithm"] = shortened(operation.algorithm, 64);
-  if (operation.state == FlightOperation::State::kRunning && operation.waiting_since_ns != 0) {
-    json["waiting_ms"] =
-        now_ns > operation.waiting_since_ns ? (now_ns - operation.waiting_since_ns) / 1'000'000 : 0;
-  }
+  if (operation.state == FlightOperation::State::kRunning && operation.waiting_since_ns != 0)
+    json["waiting_ms"] = waiting_ms(operation.waiting_since_ns, now_ns);
   return json;
 }
 
@@ -90,6 +93,20 @@ Json lane_json(const FlightLane& lane, uint64_t now_ns, size_t* room) {
   for (size_t i = lane.operations.size() - kept; i < lane.operations.size(); i++) {
     operations.push_back(operation_json(lane.operations[i], now_ns));
   }
+  return json;
+}
+
+// A receive from any rank has no peer, one with any tag no tag.
+Json message_json(const FlightMessage& message, uint64_t now_ns) {
+  static constexpr const char* kStates[] = {"unmatched", "moving", "finished", "failed"};
+  Json json{{"kind", message.sends ? "send" : "receive"}};
+  if (message.peer != FlightMessage::kAnyPeer) json["peer"] = message.peer;
+  if (message.tag != FlightMessage::kAnyTag) json["tag"] = hex(message.tag);
+  json["dtype"] = name(message.dtype);
+  json["count"] = message.count;
+  json["state"] = kStates[static_cast<size_t>(message.state)];
+  if (message.running() && message.waiting_since_ns != 0)
+    json["waiting_ms"] = waiting_ms(message.waiting_since_ns, now_ns);
   return json;
 }
 
@@ -128,6 +145,16 @@ std::string flight_text(const FlightRecord& record) {
   Json& list = json["lanes"] = Json::array();
   for (size_t i = 0; i < std::min(lanes.size(), kMaxLanes); i++) {
     list.push_back(lane_json(*lanes[i], record.now_ns, &room));
+  }
+  // If there are too many messages, keeps the oldest in flight: others may only wait behind them.
+  if (!record.messages.empty()) {
+    Json& messages = json["messages"] = Json::array();
+    const auto running = std::find_if(record.messages.begin(), record.messages.end(),
+                                      [](const FlightMessage& message) { return message.running(); });
+    const auto ended = static_cast<size_t>(running - record.messages.begin());
+    const size_t first = record.messages.size() > kMaxMessages ? ended : 0;
+    for (size_t i = first; i < std::min(record.messages.size(), first + kMaxMessages); i++)
+      messages.push_back(message_json(record.messages[i], record.now_ns));
   }
   // Replaces invalid UTF-8, because texts may contain any bytes.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";

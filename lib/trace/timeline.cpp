@@ -13,8 +13,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // A rank's tracks: four ids per lane. Each bucket has its own track of stages, because stages of different
-// buckets may overlap and slices of one track may not.
-enum class Track : uint32_t { kReducer, kLane, kHook };
+// buckets may overlap and slices of one track may not. Messages overlap as well: they are asynchronous
+// slices, which a viewer places itself.
+enum class Track : uint32_t { kReducer, kLane, kHook, kMessages };
 
 uint64_t track_id(Track track, const TraceEvent& event) {
   const uint64_t bucket = track == Track::kHook ? uint64_t{event.bucket} + 1 : 0;
@@ -28,6 +29,8 @@ std::string track_name(Track track, const TraceEvent& event) {
       return cat("reducer", lane);
     case Track::kLane:
       return event.lane == 0 ? "collectives" : cat("lane", lane);
+    case Track::kMessages:
+      return "tagged messages";
     default:
       return cat("hook", lane, ", bucket ", event.bucket);
   }
@@ -35,6 +38,7 @@ std::string track_name(Track track, const TraceEvent& event) {
 
 Track track_of(TraceKind kind) {
   if (kind == TraceKind::kCollective) return Track::kLane;
+  if (kind == TraceKind::kMessage) return Track::kMessages;
   return kind == TraceKind::kStage ? Track::kHook : Track::kReducer;
 }
 
@@ -43,7 +47,8 @@ bool is_slice(TraceKind kind) {
 }
 
 const char* category(TraceKind kind) {
-  static constexpr const char* kNames[] = {"step", "ready", "launch", "stage", "collective", "done"};
+  static constexpr const char* kNames[] = {"step",       "ready", "launch", "stage",
+                                           "collective", "done",  "message"};
   const auto index = static_cast<size_t>(kind);
   return index < std::size(kNames) ? kNames[index] : "event";
 }
@@ -92,10 +97,24 @@ Json event_json(const RecordedEvent& recorded) {
   if (e.index != UINT64_MAX) {
     args[e.kind == TraceKind::kReady        ? "parameter"
          : e.kind == TraceKind::kCollective ? "slot"
+         : e.kind == TraceKind::kMessage    ? "tag"
                                             : "step"] = e.index;
   }
   if (e.bytes != 0) args["bytes"] = e.bytes;
   return json;
+}
+
+// An asynchronous slice: its begin and its end, which `id` connects.
+std::pair<Json, Json> message_slices(const RecordedEvent& recorded, uint64_t id) {
+  Json begin = event_json(recorded);
+  begin["ph"] = "b";
+  begin.erase("s");
+  begin["id"] = id;
+  Json end = begin;
+  end["ph"] = "e";
+  end["ts"] = microseconds(recorded.event.end_ns);
+  end.erase("args");
+  return {std::move(begin), std::move(end)};
 }
 
 Json metadata(const char* what, int32_t pid, uint64_t tid, const char* key, const Json& value) {
@@ -115,6 +134,7 @@ std::string timeline_text(const std::vector<RecordedEvent>& events, uint64_t los
   std::map<std::pair<int32_t, uint64_t>, std::string> tracks;
   std::map<int32_t, bool> ranks;
   bool first = true;
+  uint64_t messages = 0;
   const auto add = [&](const Json& json) {
     text += std::exchange(first, false) ? "" : ",\n";
     text += dump(json);
@@ -131,7 +151,13 @@ std::string timeline_text(const std::vector<RecordedEvent>& events, uint64_t los
       add(metadata("thread_name", e.rank, tid, "name", track_name(track, e)));
       add(metadata("thread_sort_index", e.rank, tid, "sort_index", tid));
     }
-    add(event_json(recorded));
+    if (e.kind != TraceKind::kMessage) {
+      add(event_json(recorded));
+      continue;
+    }
+    const auto [begin, end] = message_slices(recorded, ++messages);
+    add(begin);
+    add(end);
   }
   return text + "\n]}\n";
 }

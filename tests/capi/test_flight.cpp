@@ -91,6 +91,21 @@ TEST_CASE("a program can write its record at any time, and again") {
   CHECK(weft_flight_write(nullptr, "/tmp") == WEFT_ERR_ARG);
 }
 
+TEST_CASE("the record contains tagged messages in flight, with their tags") {
+  Alone alone;
+  float number = 0;
+  weft_request* request = nullptr;
+  CHECK(weft_recv_tagged(alone.comm, &number, 1, WEFT_DTYPE_F32, WEFT_ANY_SOURCE, 0xabc, nullptr, nullptr,
+                         &request) == WEFT_OK);
+  CHECK(weft_flight_write(alone.comm, alone.folder.string().c_str()) == WEFT_OK);
+  const std::string record = alone.record();
+  INFO(record);
+  CHECK(record.find("\"messages\":[{\"kind\":\"receive\",\"tag\":\"0000000000000abc\",\"dtype\":\"f32\","
+                    "\"count\":1,\"state\":\"unmatched\"") != std::string::npos);
+  CHECK(weft_request_cancel(request) == WEFT_OK);
+  CHECK(weft_request_release(&request) == WEFT_OK);
+}
+
 TEST_CASE("the record contains a reducer's step, also after the reducer was bound to another communicator") {
   Alone alone;
   const int64_t count = 7;

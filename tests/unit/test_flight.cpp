@@ -47,6 +47,24 @@ FlightFile file(int rank, int size, std::vector<FlightLane> lanes, Status failur
   return file;
 }
 
+FlightMessage message(bool sends, int peer, uint64_t tag,
+                      FlightMessage::State state = FlightMessage::State::kUnmatched) {
+  FlightMessage message;
+  message.sends = sends;
+  message.peer = peer;
+  message.tag = tag;
+  message.dtype = Dtype::kF32;
+  message.count = 4;
+  message.state = state;
+  return message;
+}
+
+FlightFile with_messages(int rank, int size, std::vector<FlightMessage> messages) {
+  FlightFile made = file(rank, size, {lane(0, 3)});
+  made.record.messages = std::move(messages);
+  return made;
+}
+
 Status failure(Code code, Evidence evidence, std::vector<int> ranks) {
   return Status::error(code, "told so", evidence).with_ranks(std::move(ranks));
 }
@@ -71,6 +89,9 @@ TEST_CASE("a flight record can be written and read without change") {
   record.lanes[0].operations.back().waiting_since_ns = 2'000'000'000;
   record.lanes[1].has_step = true;
   record.lanes[1].step = {7, 4, 3, 1, "gradients"};
+  record.messages = {message(true, 1, 7, FlightMessage::State::kFinished),
+                     message(false, FlightMessage::kAnyPeer, FlightMessage::kAnyTag)};
+  record.messages[1].waiting_since_ns = 4'000'000'000;
   FlightFile read;
   REQUIRE(parse_flight(flight_text(record), &read).text() == "");
   CHECK(read.record.comm == record.comm);
@@ -87,6 +108,12 @@ TEST_CASE("a flight record can be written and read without change") {
   CHECK(read.record.now_ns - last.waiting_since_ns == 3'000'000'000);
   CHECK(read.record.lanes[1].step.where == "gradients");
   CHECK(read.record.lanes[1].step.launched == 3);
+  REQUIRE(read.record.messages.size() == 2);
+  CHECK(read.record.messages[0].text() == "send_tagged f32 x 4 to rank 1 with tag 7");
+  CHECK(read.record.messages[0].state == FlightMessage::State::kFinished);
+  CHECK(read.record.messages[1].text() == "recv_tagged f32 x 4 from any rank with any tag");
+  CHECK(read.record.messages[1].state == FlightMessage::State::kUnmatched);
+  CHECK(read.record.now_ns - read.record.messages[1].waiting_since_ns == 1'000'000'000);
 }
 
 TEST_CASE("the record of very many lanes stays below its limit, and can be read") {
@@ -97,9 +124,15 @@ TEST_CASE("the record of very many lanes stays below its limit, and can be read"
   full.step = {UINT64_MAX - 1, 1, 1, 1, std::string(100'000, '"')};
   for (FlightOperation& operation : full.operations) operation.call.count = operation.call.tag = UINT64_MAX;
   record.lanes.assign(2000, full);
+  record.messages.assign(64, message(true, 1, 7, FlightMessage::State::kFinished));
+  record.messages.resize(100'000, message(false, 65535, UINT64_MAX - 1));
+  for (FlightMessage& one : record.messages) one.count = UINT64_MAX;
   const std::string text = flight_text(record);
   CHECK(text.size() < kMaxFlightBytes);
-  CHECK(why(text) == "");
+  FlightFile read;
+  CHECK(parse_flight(text, &read).text() == "");
+  REQUIRE(!read.record.messages.empty());
+  CHECK(read.record.messages[0].running());  // those in flight are kept
 }
 
 TEST_CASE("invalid or inconsistent flight records are refused by name") {
@@ -128,6 +161,16 @@ TEST_CASE("invalid or inconsistent flight records are refused by name") {
   CHECK(says(with("\"code\":6", "\"code\":99"), "code"));
   CHECK(says(with("\"comm\":\"a", "\"comm\":\"g"), "hexadecimal"));
   CHECK(says(with("\"lanes\":[", "\"lanes\":7,\"more\":["), "lanes"));
+  const auto message = [&](const std::string& kind, const std::string& more) {
+    return with("\"lanes\":[", "\"messages\":[{\"kind\":\"" + kind + "\",\"dtype\":\"f32\",\"count\":1," +
+                                   more + "\"state\":\"moving\"}],\"lanes\":[");
+  };
+  CHECK(message("receive", "") == "");
+  CHECK(says(message("letter", ""), "message kind \"letter\""));
+  CHECK(says(message("send", ""), "without peer or tag"));
+  CHECK(says(message("receive", "\"peer\":3,"), "peer"));
+  CHECK(says(message("receive", "\"tag\":7,"), "tag"));
+  CHECK(says(with("\"lanes\":[", "\"messages\":7,\"lanes\":["), "messages"));
 }
 
 TEST_CASE("a rank without a record is at fault if others saw it die") {
@@ -176,6 +219,50 @@ TEST_CASE("ranks that make their calls in different orders are reported") {
       diagnose({file(0, 2, {lane(0, 4, {1}), lane(1, 2)}), file(1, 2, {lane(0, 4), lane(1, 2, {0})})});
   CHECK(diagnosis.cause == Diagnosis::Cause::kDeadlock);
   CHECK(diagnosis.ranks == std::vector<int>{0, 1});
+}
+
+TEST_CASE("a tagged message names the rank that it waits for, its tag, and what that rank did instead") {
+  const Diagnosis wrong_tag =
+      diagnose({with_messages(0, 2, {message(false, 1, 7)}),
+                with_messages(1, 2, {message(true, 0, 8, FlightMessage::State::kFinished)})});
+  CHECK(wrong_tag.cause == Diagnosis::Cause::kAbsent);
+  CHECK(wrong_tag.ranks == std::vector<int>{1});
+  CHECK(wrong_tag.tagged);
+  CHECK(wrong_tag.operation == "recv_tagged f32 x 4 from rank 1 with tag 7");
+  CHECK(says(wrong_tag.text, "Rank 0 waited for rank 1 in recv_tagged f32 x 4 from rank 1 with tag 7."));
+  CHECK(says(wrong_tag.text,
+             "its last one of this kind was send_tagged f32 x 4 to rank 0 with tag 8, which is done."));
+
+  const Diagnosis any =
+      diagnose({with_messages(0, 3, {message(false, FlightMessage::kAnyPeer, FlightMessage::kAnyTag)}),
+                with_messages(1, 3, {}), with_messages(2, 3, {})});
+  CHECK(any.ranks == std::vector<int>{1, 2});
+  CHECK(says(any.text, "Rank 0 waited for any rank in recv_tagged f32 x 4 from any rank with any tag."));
+  CHECK(says(any.text, "it has made none of this kind lately"));
+
+  const Diagnosis behind_own =
+      diagnose({with_messages(0, 2, {message(true, 0, 1), message(false, 1, 7)}), with_messages(1, 2, {})});
+  CHECK(behind_own.ranks == std::vector<int>{1});
+  // A message of a rank to itself, and one that has ended, wait for nobody.
+  CHECK(diagnose(
+            {with_messages(0, 2, {message(true, 0, 1), message(false, 1, 2, FlightMessage::State::kFailed)}),
+             with_messages(1, 2, {})})
+            .ranks.empty());
+}
+
+TEST_CASE("ranks whose tagged messages wait for each other are in a deadlock, unless it is one message") {
+  const auto cause = [](uint64_t tag) {
+    return diagnose(
+        {with_messages(0, 2, {message(false, 1, 7)}), with_messages(1, 2, {message(true, 0, tag)})});
+  };
+  CHECK(cause(8).cause == Diagnosis::Cause::kDeadlock);
+  CHECK(cause(8).ranks == std::vector<int>{0, 1});
+  CHECK(cause(7).cause == Diagnosis::Cause::kSilent);
+  // Rank 1 does not send because it is in a collective, for which rank 0 does not come.
+  const Diagnosis mixed =
+      diagnose({with_messages(0, 2, {message(false, 1, 7)}), file(1, 2, {lane(0, 3, {0})})});
+  CHECK(mixed.cause == Diagnosis::Cause::kDeadlock);
+  CHECK(says(mixed.text, "Rank 1 waited for rank 0 in lane 0, slot 3"));
 }
 
 TEST_CASE("records of a working communicator name no rank") {

@@ -153,6 +153,26 @@ TEST_CASE("a timeline is a trace of slices and instants with named tracks") {
   CHECK(nlohmann::json::parse(timeline_text({}, 0))["traceEvents"].empty());
 }
 
+TEST_CASE("tagged messages are asynchronous slices, because they overlap") {
+  std::vector<RecordedEvent> events(2);
+  TraceEvent message = event(TraceKind::kMessage, "recv_tagged u8 x 9 from any rank with tag 7", 1000, 9000);
+  message.index = 7;
+  message.bytes = 9;
+  events[0].set(message);
+  message = event(TraceKind::kMessage, "send_tagged u8 x 9 to rank 1 with tag 8", 2000, 4000);
+  events[1].set(message);
+  const auto slices = of(nlohmann::json::parse(timeline_text(events, 0)), "message");
+  REQUIRE(slices.size() == 4);
+  CHECK(slices[0]["name"] == "recv_tagged u8 x 9 from any rank with tag 7");
+  CHECK(slices[0]["ph"] == "b");
+  CHECK(slices[0]["ts"] == 1.0);
+  CHECK(slices[0]["args"] == nlohmann::json{{"tag", 7}, {"bytes", 9}});
+  CHECK(slices[1]["ph"] == "e");
+  CHECK(slices[1]["ts"] == 9.0);
+  CHECK(slices[1]["id"] == slices[0]["id"]);
+  CHECK(slices[2]["id"] != slices[0]["id"]);
+}
+
 TEST_CASE("a timeline replaces the file before it, and an error names the path") {
   const Folder folder;
   const std::string path = folder.path / "trace.json";

@@ -12,6 +12,7 @@ using weft::cat;
 using weft::ErrorInfo;
 using weft::Evidence;
 using weft::FlightLane;
+using weft::FlightMessage;
 using weft::FlightOperation;
 using weft::list_text;
 using Kind = weft::LaneKey::Kind;
@@ -46,11 +47,24 @@ std::string upper(std::string text) {
   return text;
 }
 
-// An operation in flight of some rank that waits for `rank`, or for any rank.
+// An operation in flight of some rank that waits for others: on a lane, or a tagged message.
 struct Wait {
   const FlightFile* file = nullptr;
   const FlightLane* lane = nullptr;
   const FlightOperation* operation = nullptr;
+  const FlightMessage* message = nullptr;
+
+  bool found() const { return operation != nullptr || message != nullptr; }
+  // Returns the ranks that it waits for; of any rank's message, all others.
+  std::vector<int> ranks() const {
+    if (operation != nullptr) return lane->waits_for;
+    if (message->peer != FlightMessage::kAnyPeer) return {message->peer};
+    std::vector<int> others;
+    for (int rank = 0; rank < file->record.size; rank++) {
+      if (rank != file->record.rank) others.push_back(rank);
+    }
+    return others;
+  }
 };
 
 bool waits_for(const FlightLane& lane, int rank) {
@@ -61,7 +75,12 @@ Wait wait_of(const FlightFile& file, int rank = -1) {
   for (const FlightLane& lane : file.record.lanes) {
     const FlightOperation* operation = running(lane);
     if (operation != nullptr && !lane.waits_for.empty() && (rank < 0 || waits_for(lane, rank)))
-      return {&file, &lane, operation};
+      return {&file, &lane, operation, nullptr};
+  }
+  for (const FlightMessage& message : file.record.messages) {
+    const bool any = message.peer == FlightMessage::kAnyPeer;
+    if (!message.running() || message.peer == file.record.rank || (any && file.record.size == 1)) continue;
+    if (rank < 0 || any || message.peer == rank) return {&file, nullptr, nullptr, &message};
   }
   return {};
 }
@@ -69,17 +88,53 @@ Wait wait_of(const FlightFile& file, int rank = -1) {
 Wait wait_for(const Ranks& ranks, int rank) {
   for (const FlightFile& file : ranks.files()) {
     if (file.record.rank == rank) continue;
-    if (const Wait wait = wait_of(file, rank); wait.operation != nullptr) return wait;
+    if (const Wait wait = wait_of(file, rank); wait.found()) return wait;
   }
   return {};
 }
 
 void set_operation(const Wait& wait, Diagnosis* diagnosis) {
-  if (wait.operation == nullptr) return;
+  if (!wait.found()) return;
   diagnosis->has_operation = true;
+  diagnosis->tagged = wait.message != nullptr;
+  if (diagnosis->tagged) {
+    diagnosis->operation = wait.message->text();
+    diagnosis->slot = weft::kNoSlot;
+    return;
+  }
   diagnosis->lane = wait.lane->key;
   diagnosis->slot = wait.operation->slot;
   diagnosis->operation = wait.operation->call.text();
+}
+
+std::string place_of(const Diagnosis& diagnosis) {
+  return diagnosis.tagged ? diagnosis.operation
+                          : place_text(diagnosis.lane, diagnosis.slot, diagnosis.operation);
+}
+
+// Returns true if `theirs`, a message of rank `owner`, is the other end of a message of rank `rank`, or would
+// be with another tag.
+bool opposite(const FlightMessage& message, int rank, const FlightMessage& theirs, int owner) {
+  return message.sends != theirs.sends &&
+         (message.peer == owner || message.peer == FlightMessage::kAnyPeer) &&
+         (theirs.peer == rank || theirs.peer == FlightMessage::kAnyPeer);
+}
+
+bool same_tag(const FlightMessage& one, const FlightMessage& other) {
+  return one.tag == other.tag || one.tag == FlightMessage::kAnyTag || other.tag == FlightMessage::kAnyTag;
+}
+
+// Returns true if two ranks wait for each other in one operation.
+bool one_operation(const Wait& one, const Wait& other) {
+  if (one.message != nullptr && other.message != nullptr) {
+    return one.message == other.message ||
+           (opposite(*one.message, one.file->record.rank, *other.message, other.file->record.rank) &&
+            same_tag(*one.message, *other.message));
+  }
+  if (one.operation == nullptr || other.operation == nullptr) return false;
+  return one.operation->slot == other.operation->slot &&
+         (one.lane->key.kind == Kind::kCollective) == (other.lane->key.kind == Kind::kCollective) &&
+         one.lane->key.id == other.lane->key.id;
 }
 
 // Returns the counterpart of a lane on another rank.
@@ -145,9 +200,26 @@ bool find_mismatch(const Ranks& ranks, Diagnosis* diagnosis) {
   return true;
 }
 
-// Describes what an awaited rank was doing instead.
-std::string instead(const FlightFile& file, const FlightLane* lane, const Wait& wait) {
+// Describes what an awaited rank was doing instead of the other end of a tagged message.
+std::string instead_of_message(const FlightFile& file, const Wait& wait) {
   const int rank = file.record.rank;
+  const FlightMessage* last = nullptr;
+  for (const FlightMessage& message : file.record.messages) {
+    if (opposite(*wait.message, wait.file->record.rank, message, rank)) last = &message;
+  }
+  std::string text = cat("Rank ", rank, " has no matching call in flight");
+  text += last == nullptr
+              ? cat(": it has made none of this kind lately.")
+              : cat(": its last one of this kind was ", last->text(),
+                    last->state == FlightMessage::State::kFailed ? ", which failed." : ", which is done.");
+  return text + " It waited for no other rank.";
+}
+
+// Describes what an awaited rank was doing instead.
+std::string instead(const FlightFile& file, const Wait& wait) {
+  if (wait.message != nullptr) return instead_of_message(file, wait);
+  const int rank = file.record.rank;
+  const FlightLane* const lane = lane_on(file, *wait.file, *wait.lane);
   if (lane != nullptr && lane->next_slot > wait.operation->slot)
     return cat("Rank ", rank, " had made this call too, and waited for no other rank.");
   std::string text = cat("Rank ", rank, " never called it");
@@ -176,10 +248,11 @@ void follow(const Ranks& ranks, Wait wait, std::vector<int> accused, Diagnosis* 
   std::string chain;
   for (;;) {
     set_operation(wait, diagnosis);
-    const std::string place = place_text(diagnosis->lane, diagnosis->slot, diagnosis->operation);
+    const std::string place = place_of(*diagnosis);
     if (seen.size() < kTold) {
-      chain += cat(chain.empty() ? "" : " ", "Rank ", wait.file->record.rank, " waited for ", named(accused),
-                   " in ", place, ".");
+      const bool any = wait.message != nullptr && wait.message->peer == FlightMessage::kAnyPeer;
+      chain += cat(chain.empty() ? "" : " ", "Rank ", wait.file->record.rank, " waited for ",
+                   any ? "any rank" : named(accused), " in ", place, ".");
     }
     diagnosis->cause = Cause::kAbsent;
     diagnosis->ranks = accused;
@@ -196,27 +269,22 @@ void follow(const Ranks& ranks, Wait wait, std::vector<int> accused, Diagnosis* 
     // Ranks that wait for no rank come first: the others may only wait for them.
     std::vector<int> idle;
     std::copy_if(accused.begin(), accused.end(), std::back_inserter(idle),
-                 [&](int rank) { return wait_of(*ranks.of(rank)).operation == nullptr; });
+                 [&](int rank) { return !wait_of(*ranks.of(rank)).found(); });
     if (!idle.empty()) diagnosis->ranks = accused = idle;
     const FlightFile& next = *ranks.of(accused.front());
-    const FlightLane* lane = lane_on(next, *wait.file, *wait.lane);
     const Wait onward = wait_of(next);
-    if (onward.operation == nullptr) {
-      diagnosis->text =
-          cat(upper(named(accused)), " did not take part. ", chain, " ", instead(next, lane, wait));
+    if (!onward.found()) {
+      diagnosis->text = cat(upper(named(accused)), " did not take part. ", chain, " ", instead(next, wait));
       return;
     }
-    const std::vector<int>& further = onward.lane->waits_for;
+    const std::vector<int> further = onward.ranks();
     const auto first = std::find_if(seen.begin(), seen.end(), [&](const Wait& w) { return w.file == &next; });
     if (first != seen.end()) {
       diagnosis->ranks.clear();
       bool one_place = true;
       for (auto it = first; it != seen.end(); ++it) {
         diagnosis->ranks.push_back(it->file->record.rank);
-        one_place &=
-            it->operation->slot == first->operation->slot &&
-            (it->lane->key.kind == Kind::kCollective) == (first->lane->key.kind == Kind::kCollective) &&
-            it->lane->key.id == first->lane->key.id;
+        one_place &= one_operation(*it, *first);
       }
       std::sort(diagnosis->ranks.begin(), diagnosis->ranks.end());
       diagnosis->cause = one_place ? Cause::kSilent : Cause::kDeadlock;
@@ -259,8 +327,7 @@ void accuse(const Ranks& ranks, const std::vector<const FlightFile*>& witnesses,
   set_operation(wait_for(ranks, rank), diagnosis);
   diagnosis->text = cat(upper(named(diagnosis->ranks)), what, " ", quoted(*witnesses.front()));
   if (diagnosis->has_operation) {
-    diagnosis->text += cat(" Others waited for it in ",
-                           place_text(diagnosis->lane, diagnosis->slot, diagnosis->operation), ".");
+    diagnosis->text += cat(" Others waited for it in ", place_of(*diagnosis), ".");
   }
   if (ranks.of(rank) == nullptr) diagnosis->text += " It left no flight record.";
 }
@@ -314,8 +381,7 @@ void judge_deadline(const Ranks& ranks, const std::vector<const FlightFile*>& wi
     const ErrorInfo& info = file->record.failure.info();
     if (info.ranks == std::vector<int>{file->record.rank}) return judge_own(ranks, {file}, diagnosis);
     const Wait wait = info.ranks.empty() ? wait_of(*file) : wait_of(*file, info.ranks.front());
-    if (wait.operation != nullptr)
-      return follow(ranks, wait, info.ranks.empty() ? wait.lane->waits_for : info.ranks, diagnosis);
+    if (wait.found()) return follow(ranks, wait, info.ranks.empty() ? wait.ranks() : info.ranks, diagnosis);
   }
   accuse(ranks, witnesses, Cause::kAbsent, " did not take part.", diagnosis);
 }
@@ -340,6 +406,12 @@ const FlightOperation* running(const FlightLane& lane) {
   if (lane.operations.empty() || lane.operations.back().state != FlightOperation::State::kRunning)
     return nullptr;
   return &lane.operations.back();
+}
+
+const FlightMessage* running(const weft::FlightRecord& record) {
+  const auto it = std::find_if(record.messages.begin(), record.messages.end(),
+                               [](const FlightMessage& message) { return message.running(); });
+  return it == record.messages.end() ? nullptr : &*it;
 }
 
 Diagnosis diagnose(const std::vector<FlightFile>& files) {
@@ -369,8 +441,8 @@ Diagnosis diagnose(const std::vector<FlightFile>& files) {
     // Nothing has failed: the program requested the records, perhaps because it hangs.
     for (const FlightFile& file : files) {
       const Wait wait = wait_of(file);
-      if (wait.operation == nullptr) continue;
-      follow(ranks, wait, wait.lane->waits_for, &diagnosis);
+      if (!wait.found()) continue;
+      follow(ranks, wait, wait.ranks(), &diagnosis);
       break;
     }
   }

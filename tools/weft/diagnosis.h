@@ -13,7 +13,8 @@ struct Diagnosis {
   Cause cause = Cause::kNone;
   std::vector<int> ranks;  // at fault, ascending; empty: unknown
   bool has_operation = false;
-  weft::LaneKey lane;  // of the operation
+  bool tagged = false;  // the operation is a tagged message, which has neither lane nor slot
+  weft::LaneKey lane;   // of the operation
   uint64_t slot = weft::kNoSlot;
   std::string operation;  // "all_reduce sum f32 x 4096"
   std::string text;       // one paragraph
@@ -27,3 +28,5 @@ Diagnosis diagnose(const std::vector<FlightFile>& files);
 std::string place_text(const weft::LaneKey& lane, uint64_t slot, const std::string& operation);
 // Returns the operation in flight on a lane; null if there is none.
 const weft::FlightOperation* running(const weft::FlightLane& lane);
+// Returns the tagged message that has been in flight for longest; null if there is none.
+const weft::FlightMessage* running(const weft::FlightRecord& record);

@@ -26,6 +26,7 @@ using weft::Status;
 
 constexpr size_t kMostFiles = 2 * weft::kMaxRanks;
 constexpr size_t kMostLanes = 1024;
+constexpr size_t kMostMessages = 4096;
 constexpr uint64_t kNowNs = uint64_t{1} << 62;
 constexpr uint64_t kAny = UINT64_MAX - 1;
 
@@ -198,6 +199,31 @@ weft::FlightLane lane_of(const json& given, int size, Status* status) {
   return lane;
 }
 
+weft::FlightMessage message_of(const json& given, int size, Status* status) {
+  const Fields fields(given, status);
+  weft::FlightMessage message;
+  using State = weft::FlightMessage::State;
+  const std::string kind = fields.text("kind", 16);
+  message.sends = kind == "send";
+  if (!message.sends && kind != "receive")
+    fields.fail(cat("has the unknown message kind \"", kind, "\", expected send or receive"));
+  if (message.sends && !(fields.has("peer") && fields.has("tag")))
+    fields.fail("has a tagged send without peer or tag");
+  message.peer = fields.has("peer") ? static_cast<int>(fields.number("peer", static_cast<uint64_t>(size) - 1))
+                                    : weft::FlightMessage::kAnyPeer;
+  message.tag = fields.has("tag") ? fields.hex("tag") : weft::FlightMessage::kAnyTag;
+  message.dtype = static_cast<weft::Dtype>(enumerator<weft::Dtype>(fields, "dtype"));
+  message.count = fields.number("count", UINT64_MAX);
+  const std::string state = fields.text("state", 16);
+  message.state = state == "unmatched"  ? State::kUnmatched
+                  : state == "moving"   ? State::kMoving
+                  : state == "finished" ? State::kFinished
+                                        : State::kFailed;
+  if (fields.has("waiting_ms"))
+    message.waiting_since_ns = kNowNs - fields.number("waiting_ms", 1u << 31) * 1'000'000;
+  return message;
+}
+
 Status failure_of(const json& given, int size, Status* status) {
   const Fields fields(given, status);
   weft::ErrorInfo info;
@@ -269,6 +295,11 @@ Status parse_flight(const std::string& text, FlightFile* file) {
   for (const json& lane : fields.list("lanes", kMostLanes)) {
     if (!status.ok()) break;
     record.lanes.push_back(lane_of(lane, record.size, &status));
+  }
+  if (!fields.has("messages")) return status;
+  for (const json& message : fields.list("messages", kMostMessages)) {
+    if (!status.ok()) break;
+    record.messages.push_back(message_of(message, record.size, &status));
   }
   return status;
 }

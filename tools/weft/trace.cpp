@@ -76,6 +76,13 @@ Row row_of(const FlightFile& file) {
     }
     break;
   }
+  if (const weft::FlightMessage* const message = running(file.record);
+      row.doing.empty() && message != nullptr) {
+    row.doing = cat("in ", message->text());
+    row.waits = message->peer == weft::FlightMessage::kAnyPeer ? "any" : std::to_string(message->peer);
+    if (message->waiting_since_ns != 0)
+      row.waits += cat(", for ", (file.record.now_ns - message->waiting_since_ns) / 1'000'000, " ms");
+  }
   if (row.doing.empty()) {
     row.doing = cat("in no operation; ", file.record.operations, " completed");
   }
@@ -142,8 +149,11 @@ json json_of(const Group& group) {
               {"text", diagnosis.text},
               {"without_record", without_record(group)}};
   if (diagnosis.has_operation) {
-    result["operation"] = {
-        {"lane", diagnosis.lane.id}, {"slot", diagnosis.slot}, {"call", diagnosis.operation}};
+    json& operation = result["operation"] = {{"call", diagnosis.operation}};
+    if (!diagnosis.tagged) {
+      operation["lane"] = diagnosis.lane.id;
+      operation["slot"] = diagnosis.slot;
+    }
   }
   json& records = result["records"] = json::array();
   for (const FlightFile& file : group.files) {
