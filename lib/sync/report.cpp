@@ -72,7 +72,9 @@ Json setting_json(const ReducerState& s, const weft_reducer_stats& stats) {
           {"ranks", s.comm->size()},
           {"backend", s.comm->collectives().name()},
           {"transports", s.comm->collectives().transports()},
-          {"mode", s.copy ? "copy" : "view"},
+          {"mode", s.hold == Buckets::Hold::kInPlace ? "in_place"
+                   : s.copy                          ? "copy"
+                                                     : "view"},
           {"hook", s.hook->name()},
           {"divide_by", kDivisors[s.rules.divide_by]},
           {"flags", flags},

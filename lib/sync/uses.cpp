@@ -117,8 +117,9 @@ Status Reducer::wait_param(uint64_t param, int64_t timeout_ms) {
   Context& context = s.comm->context();
   if (!context.engine().wait(over,
                              Deadline::after(context.clock(), timeout_ms, WEFT_DEFAULT_OP_TIMEOUT_MS))) {
-    return Status::error(Code::kNotDone, cat("parameter ", param, " ('", s.manifest.params[param].name,
-                                             "') has no result yet"));
+    return Status::error(Code::kNotDone,
+                         cat("parameter ", param, " ('", s.manifest.params[param].name,
+                             "') has no result yet: wait longer, or test again later (WEFT_ERR_NOT_DONE)"));
   }
   if (step->done(bucket, stamp)) return {};
   if (s.comm->failed()) return note(s.comm->failure());

@@ -104,6 +104,11 @@ void compare(Rank& r, Findings& f, const char* hook_name, int32_t reduce_dtype,
     f.expect(reducer != nullptr);
     if (reducer != nullptr) {
       f.expect(train(reducer, memory.data(), flat, r.rank, 3));
+      std::vector<char> report(1 << 16);
+      uint64_t room = report.size();
+      f.expect(weft_reducer_report(reducer, report.data(), &room) == WEFT_OK);
+      f.expect(std::strstr(report.data(), in_place ? "\"mode\": \"in_place\"" : "\"mode\": \"copy\"") !=
+               nullptr);
       weft_reducer_destroy(&reducer);
     }
     weft_hook_destroy(&hook);

@@ -12,7 +12,8 @@ uint64_t count_of(const Piece& piece, int blocks) {
   return piece.count * static_cast<uint64_t>(blocks);
 }
 
-// all_gather. If spread, the scratch holds the counterparts' pieces, then those of all ranks.
+// These are the steps of all_gather. If spread, the scratch holds the counterparts' pieces, then those of all
+// ranks.
 
 int all_gather_blocks(const Composed& op, bool spread) {
   return row_blocks(op) + (spread ? op.hosts() : 0);
@@ -46,7 +47,7 @@ void all_gathered(const Composed& op, const Piece& piece) {
   }
 }
 
-// reduce_scatter
+// These are the steps of reduce_scatter.
 
 int reduce_scatter_blocks(const Composed& op, bool spread) {
   return row_blocks(op) + (spread ? op.hosts() : row_blocks(op));
@@ -84,9 +85,10 @@ void reduce_scatter_back(const Composed& op, const Piece& piece, CollectiveArgs*
       op.grouping.is_leader() ? host_blocks(op, piece, partial(op, piece)) : nullptr, op.target(piece));
 }
 
-// all_to_all. Comments show the order of blocks in memory: [host][sender there] means by host, then by
-// sending rank of that host. If spread, the rank of each index collects its host's blocks for the
-// counterparts of that index and sends them there. Otherwise the leader has the host's matrix of blocks.
+// These are the steps of all_to_all. Comments show the order of blocks in memory: [host][sender there] means
+// by host, then by sending rank of that host. If spread, the rank of each index collects its host's blocks
+// for the counterparts of that index and sends them there. Otherwise the leader has the host's matrix of
+// blocks.
 
 int all_to_all_blocks(const Composed& op, bool spread) {
   return row_blocks(op) * (spread ? 2 : 1 + 2 * op.widest());

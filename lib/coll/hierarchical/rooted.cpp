@@ -57,7 +57,7 @@ void scratch_back(const Composed& op, const Piece& piece, CollectiveArgs* stage)
   set(stage, Coll::kBroadcast, piece.count, piece.scratch, keeps ? piece.scratch : op.target(piece));
 }
 
-// gather
+// These are the steps of gather.
 
 void gather_inside(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
   set(stage, Coll::kGather, piece.count, op.source(piece),
@@ -79,7 +79,7 @@ void gathered(const Composed& op, const Piece& piece) {
   if (op.is_root()) unpack(op, piece, piece.scratch);
 }
 
-// scatter
+// These are the steps of scatter.
 
 void scatter_inside(const Composed& op, const Piece& piece, CollectiveArgs* stage) {
   if (op.is_root()) pack(op, piece, piece.scratch);
