@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """Builds the wheel of the package weftsync, and the sdist, into dist/. `make wheel` calls it.
 
-Usage: wheel.py BUILD [--source FOLDER] [--out FOLDER] [--jobs N] [--no-sdist]
+Usage: wheel.py BUILD [--arch aarch64] [--source FOLDER] [--out FOLDER] [--jobs N] [--no-sdist]
 
 meson-python compiles in build-wheel. auditwheel copies hwloc and sodium into the wheel and gives it its platform tag;
 UCX, MPI, CUDA and NCCL stay outside. The tools are installed, pinned, in BUILD. Licences and versions of what the wheel
 contains come from Debian's packages. The same commit gives the same bytes on the same system, in any folder.
+--arch aarch64 compiles in build-wheel-aarch64, with Debian's cross-compiler (g++-aarch64-linux-gnu) and arm64 packages.
 """
 import argparse
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -18,6 +20,7 @@ import zipfile
 from pathlib import Path
 from urllib.parse import quote
 
+import arm64_root
 import package_venv
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,8 +35,9 @@ COMPILED_IN = {"spdlog": ("/usr/include/spdlog/spdlog.h", "MIT"), "fmt": ("/usr/
                "nlohmann-json": ("/usr/include/nlohmann/json.hpp", "MIT"),
                "CLI11": ("/usr/include/CLI/CLI.hpp", "BSD-3-Clause"),
                "libstdc++": ("libstdc++.a", GCC_LICENCE), "libgcc": ("libgcc.a", GCC_LICENCE)}
-# Libraries that auditwheel copies, by their Debian packages.
-COPIED = {"libhwloc15": "BSD-3-Clause", "libsodium23": "ISC", "libudev1": "LGPL-2.1-or-later"}
+# Libraries that auditwheel copies: their Debian packages and licences. They are shared libraries, as the LGPL asks.
+COPIED = {"libhwloc": ("libhwloc15", "BSD-3-Clause"), "libsodium": ("libsodium23", "ISC"),
+          "libudev": ("libudev1", "LGPL-2.1-or-later")}
 
 
 def say(text):
@@ -52,24 +56,29 @@ def date_of(source):
 
 
 def package_of(file):
-    """Return the name and the version of the Debian package that a file belongs to."""
-    package = output("dpkg", "-S", Path(file).resolve()).split(": ")[0].split(",")[0]
-    return tuple(output("dpkg-query", "-W", "-f", "${Package} ${Version}", package).split())
+    """Return the name of the Debian package that a file belongs to."""
+    return output("dpkg", "-S", Path(file).resolve()).split(": ")[0].split(",")[0].split(":")[0]
 
 
-def components(copied):
-    """Return name, version, licence and Debian package of all that the wheel contains besides Weft.
+def components(folder, build, cross):
+    """Return name, version, licence and Debian package of all that the unpacked wheel contains besides Weft."""
+    compiler = arm64_root.COMPILER if cross else "g++"
+    native = sorted({package_of(output(compiler, "-print-file-name=" + name)) for name in ("libstdc++.a", "libgcc.a")})
 
-    copied  the components of auditwheel's bill of materials
-    """
+    def version_of(package):
+        if cross and package not in native:  # the cross-compiler's libraries are packages of this system
+            return arm64_root.version_of(build, package)
+        return output("dpkg-query", "-W", "-f", "${Version} ", package).split()[0]
+
     parts = []
     for name, (file, licence) in COMPILED_IN.items():
-        package, version = package_of(file if file.startswith("/") else output("g++", "-print-file-name=" + file))
-        parts.append((name, version, licence, package))
-    for part in copied:
-        if part["name"] not in COPIED:
-            sys.exit(f"auditwheel copied {part['name']}, whose licence tools/wheel.py does not know (COPIED)")
-        parts.append((part["name"], part["version"], COPIED[part["name"]], part["name"]))
+        package = package_of(file if file.startswith("/") else output(compiler, "-print-file-name=" + file))
+        parts.append((name, version_of(package), licence, package))
+    for name in sorted(path.name.split("-")[0] for path in folder.glob("weftsync.libs/*")):
+        if name not in COPIED:
+            sys.exit(f"auditwheel copied {name}, whose licence tools/wheel.py does not know (COPIED)")
+        package, licence = COPIED[name]
+        parts.append((package, version_of(package), licence, package))
     return parts
 
 
@@ -90,48 +99,40 @@ def add_licences(info, parts):
     metadata.write_text(text.replace("License-File: LICENSE\n", "License-File: LICENSE\n" + files, 1))
 
 
-def add_materials(info, bill, parts):
-    """Complete auditwheel's bill of materials by what is compiled in, and give every component its licence."""
-    known = {part["name"]: part for part in bill["components"]}
-    root = bill["metadata"]["component"]
-    root["licenses"] = [{"expression": "Apache-2.0"}]
-    for name, version, licence, package in parts:
-        part = known.get(name)
-        if part is None:
-            address = f"pkg:deb/debian/{quote(package)}@{quote(version, safe='~')}"
-            reference = f"{address}#{quote(name)}"
-            part = {"type": "library", "bom-ref": reference, "name": name, "version": version, "purl": address}
-            bill["components"].append(part)
-            bill["dependencies"][0]["dependsOn"].append(reference)
-            bill["dependencies"].append({"ref": reference})
-        part["licenses"] = [{"expression": licence}]
+def add_materials(info, wheel, parts):
+    """Write the bill of materials, which has a version and a licence for every part."""
+    version = re.search(r"^Version: (.*)$", (info / "METADATA").read_text(), re.M).group(1)
+    listed = [(f"pkg:pypi/weftsync@{version}?file_name={wheel}", "weftsync", version, {"expression": "Apache-2.0"})]
+    for name, number, licence, package in parts:
+        address = f"pkg:deb/debian/{quote(package)}@{quote(number, safe='~')}"
+        listed.append((address, name, number, {"expression": licence}))
     if (info.parent / "weftsync/weft/libweft-cuda.so").exists():
-        version = re.search(r"release ([\d.]+)", output("nvcc", "--version")).group(1)
-        bill["components"].append({"type": "library", "bom-ref": "cuda-headers", "name": "CUDA Toolkit headers",
-                                   "version": version, "licenses": [{"license": {"name": "NVIDIA CUDA Toolkit EULA"}}]})
-        bill["dependencies"][0]["dependsOn"].append("cuda-headers")
-        bill["dependencies"].append({"ref": "cuda-headers"})
-    # The components list names the wheel itself, which is the subject of the bill.
-    bill["components"] = [part for part in bill["components"] if part["bom-ref"] != root["bom-ref"]]
-    (info / "sboms" / "auditwheel.cdx.json").unlink()
+        number = re.search(r"release ([\d.]+)", output("nvcc", "--version")).group(1)
+        licence = {"license": {"name": "NVIDIA CUDA Toolkit EULA"}}
+        listed.append((f"pkg:generic/cuda-toolkit@{number}", "CUDA Toolkit headers", number, licence))
+    subject, *others = [{"type": "library", "bom-ref": f"{address}#{quote(name)}", "name": name, "version": number,
+                         "purl": address, "licenses": [licence]} for address, name, number, licence in listed]
+    references = [part["bom-ref"] for part in others]
+    bill = {"bomFormat": "CycloneDX", "specVersion": "1.4", "version": 1, "metadata": {"component": subject},
+            "components": others, "dependencies": [{"ref": subject["bom-ref"], "dependsOn": references},
+                                                   *({"ref": reference} for reference in references)]}
+    shutil.rmtree(info / "sboms", ignore_errors=True)  # auditwheel's lists only what it has copied
+    (info / "sboms").mkdir()
     (info / "sboms" / "weftsync.cdx.json").write_text(json.dumps(bill, indent=1) + "\n")
 
 
-def complete(wheel, work, run, out):
-    """Add licences and the bill of materials, and give the wheel the tag of every Python 3. Returns the file."""
-    run("wheel", "unpack", wheel, "--dest", work)
+def complete(repaired, work, build, cross, run, out):
+    """Add licences and the bill of materials, and give the wheel the tag of every Python 3."""
+    run("wheel", "unpack", repaired, "--dest", work)
     folder = next(work.glob("weftsync-*/"))
     info = next(folder.glob("*.dist-info"))
-    bill = json.loads((info / "sboms" / "auditwheel.cdx.json").read_text())
-    bill = json.loads(re.sub(r"cp3\d+-cp3\d+-", "py3-none-", json.dumps(bill)))
-    parts = components(bill["components"][1:])
+    parts = components(folder, build, cross)
     add_licences(info, parts)
-    add_materials(info, bill, parts)
     # The package calls the library through ctypes, so it fits every version and ABI.
+    add_materials(info, re.sub(r"-cp\d+-cp\d+-", "-py3-none-", repaired.name), parts)
     tags = re.sub(r"^Tag: cp\d+-cp\d+-", "Tag: py3-none-", (info / "WHEEL").read_text(), flags=re.M)
     (info / "WHEEL").write_text(tags)
     run("wheel", "pack", folder, "--dest-dir", out)
-    return next(out.glob("*.whl"))
 
 
 def main():
@@ -139,6 +140,7 @@ def main():
     parser.add_argument("build", type=Path)
     parser.add_argument("--source", type=Path, default=ROOT, help="another tree than this one")
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
+    parser.add_argument("--arch", choices=["aarch64", "x86_64"], default=platform.machine())
     parser.add_argument("--jobs", default="2")
     parser.add_argument("--no-sdist", action="store_true")
     arguments = parser.parse_args()
@@ -146,11 +148,22 @@ def main():
     if shutil.which("dpkg-query") is None:
         sys.exit("wheel: Debian or Ubuntu is needed: the licences and versions in the wheel come from their packages")
     os.umask(0o022)
-    arguments.build.mkdir(parents=True, exist_ok=True)
-    tools = package_venv.prepare(arguments.build.resolve(), "wheel-tools", TOOLS, say) / "bin"
-    work = source / "build-wheel-parts"
+    build, cross = arguments.build.resolve(), arguments.arch != platform.machine()
+    if cross and (arguments.arch != "aarch64" or shutil.which(arm64_root.COMPILER) is None):
+        sys.exit("wheel: the only other architecture is aarch64, and it needs the package g++-aarch64-linux-gnu")
+    build.mkdir(parents=True, exist_ok=True)
+    tools = package_venv.prepare(build, "wheel-tools", TOOLS, say) / "bin"
+    compiled = source / ("build-wheel-aarch64" if cross else "build-wheel")
+    work = compiled.with_name(compiled.name + "-parts")
     environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "SOURCE_DATE_EPOCH": date_of(source),
                    "LC_ALL": "C"}
+    meson, search = [], []
+    if cross:
+        root = arm64_root.prepare(build, say)
+        (build / "arm64/cross.ini").write_text(arm64_root.cross_file(root))
+        meson = [f"-Csetup-args=--cross-file={build / 'arm64/cross.ini'}"]
+        search = ["--ldpaths", f"{root}/usr/lib/{arm64_root.TRIPLET}"]
+        environment["_PYTHON_HOST_PLATFORM"] = "linux-aarch64"
 
     def run(*command):
         subprocess.run([str(word) for word in command], check=True, env=environment, cwd=source,
@@ -158,19 +171,21 @@ def main():
 
     for folder in ("raw", "repaired", "complete"):
         shutil.rmtree(work / folder, ignore_errors=True)
-    shutil.rmtree(out, ignore_errors=True)
-    out.mkdir(parents=True)
-    run("python", "-m", "build", "--wheel", "--no-isolation", f"-Cbuild-dir={source / 'build-wheel'}",
+    out.mkdir(parents=True, exist_ok=True)
+    for old in [*out.glob(f"weftsync-*_{arguments.arch}.whl"), *([] if cross else out.glob("weftsync-*.tar.gz"))]:
+        old.unlink()
+    run("python", "-m", "build", "--wheel", "--no-isolation", f"-Cbuild-dir={compiled}", *meson,
         f"-Ccompile-args=-j{arguments.jobs}", "--outdir", work / "raw", source)
     exclude = [word for name in OUTSIDE for word in ("--exclude", name)]
-    run("auditwheel", "repair", *exclude, "--wheel-dir", work / "repaired", next((work / "raw").glob("*.whl")))
-    wheel = complete(next((work / "repaired").glob("*.whl")), work / "complete", run, out)
-    if not arguments.no_sdist:
+    run("auditwheel", "repair", *exclude, *search, "--wheel-dir", work / "repaired", next((work / "raw").glob("*.whl")))
+    complete(next((work / "repaired").glob("*.whl")), work / "complete", build, cross, run, out)
+    if not arguments.no_sdist and not cross:
         if (source / ".git").exists():
-            run("python", "-m", "build", "--sdist", "--no-isolation", f"-Cbuild-dir={source / 'build-wheel'}",
+            run("python", "-m", "build", "--sdist", "--no-isolation", f"-Cbuild-dir={compiled}", *meson,
                 "--outdir", out, source)
         else:
             say("no sdist: this is not a git repository")
+    wheel = next(out.glob(f"weftsync-*_{arguments.arch}.whl"))
     with zipfile.ZipFile(wheel) as archive:
         left_out = [name for name in MODULES if f"weftsync/weft/libweft-{name}.so" not in archive.namelist()]
     if left_out:

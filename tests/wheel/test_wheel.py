@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The wheel as its users have it. `make test-wheel` runs it. Usage: test_wheel.py BUILD DIST JOBS
 
-Environments are made in BUILD/wheel-test. NumPy and libucx-cu13 are installed from the package index.
+Environments are made in BUILD/wheel-test. NumPy, libucx-cu13 and mypy are installed from the package index. The time
+limits end what hangs; on a machine that does nothing else each case takes seconds, and the second build minutes.
 """
 import json
 import os
@@ -14,7 +15,8 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "tests" / "support"))
+sys.path[:0] = [str(ROOT / "tests" / "support"), str(ROOT / "tools")]
+import arm64_root  # noqa: E402
 import cases  # noqa: E402
 from cases import expect, expect_equal, skip  # noqa: E402
 from python_root import PythonRoot  # noqa: E402
@@ -22,10 +24,14 @@ from python_root import PythonRoot  # noqa: E402
 BUILD, DIST = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
 JOBS = sys.argv[3]
 WORK = BUILD / "wheel-test"
-WHEEL = next(DIST.glob("weftsync-*.whl"))
+WHEEL = next(DIST.glob("weftsync-*_x86_64.whl"))
+# Installs into environments that have no pip of their own, which saves most of the time of making one.
+PIP = [BUILD / "wheel-tools/bin/python", "-m", "pip", "--quiet", "--disable-pip-version-check"]
+INSTALL_S, BUILD_S = 900, 3 * 3600
 LIMIT_BYTES = 15 * 2**20
 # Libraries of glibc; libraries that only the named module needs, and that the wheel does not contain.
-GLIBC = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2"}
+GLIBC = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2",
+         "ld-linux-aarch64.so.1"}
 OUTSIDE = {"libweft-ucx.so": {"libucp.so.0", "libucs.so.0"}, "libweft-mpi-openmpi.so": {"libmpi.so.40"},
            "libweft-mpi-mpich.so": {"libmpich.so.12"}, "libweft-mpi-mpich-upstream.so": {"libmpi.so.12"}}
 ALL_REDUCE = """
@@ -43,7 +49,7 @@ KEPT = ("HOME", "PATH", "LANG", "PIP_", "CCACHE_")
 CLEAN = {key: value for key, value in os.environ.items() if key.startswith(KEPT)}
 
 
-def call(*command, timeout=120, environment=None, **more):
+def call(*command, timeout=300, environment=None, **more):
     """Run a command without the variables of this process; fail the case if it fails. Returns its output."""
     result = subprocess.run([str(word) for word in command], timeout=timeout, capture_output=True, text=True,
                             check=False, stdin=subprocess.DEVNULL, env={**CLEAN, **(environment or {})},
@@ -65,9 +71,8 @@ def python(minor):
 def environment(name, interpreter=sys.executable, extra=""):
     """Return a new virtual environment with the wheel in it."""
     folder = WORK / name
-    call(interpreter, "-m", "venv", "--clear", folder)
-    call(folder / "bin/pip", "install", "--quiet", "--disable-pip-version-check", f"weftsync{extra} @ {WHEEL.as_uri()}",
-         timeout=300)
+    call(interpreter, "-m", "venv", "--clear", "--without-pip", folder)
+    call(*PIP, "--python", folder, "install", "--no-compile", f"weftsync{extra} @ {WHEEL.as_uri()}", timeout=INSTALL_S)
     return folder
 
 
@@ -96,14 +101,25 @@ def all_reduce(folder, *backend, launcher=None, more=None):
     return text
 
 
-def elf_files():
-    """Unpack the wheel; return its ELF files by their paths in the wheel."""
-    folder = WORK / "unpacked"
+def expect_needs_only_glibc(wheel, machine):
+    """Unpack a wheel and look at its libraries and programs. Returns the folder."""
+    folder = WORK / f"unpacked-{machine}"
     shutil.rmtree(folder, ignore_errors=True)
-    with zipfile.ZipFile(WHEEL) as wheel:
-        wheel.extractall(folder)
-    return {str(path.relative_to(folder)): path for path in folder.rglob("*")
-            if path.is_file() and path.open("rb").read(4) == b"\x7fELF"}
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    files = [path for path in folder.rglob("*") if path.is_file() and path.open("rb").read(4) == b"\x7fELF"]
+    inside = {path.name for path in files}
+    expect({"libweft.so.0.9", "weft"} <= inside, f"{wheel} has {inside}")
+    for path in files:
+        expect(machine in call("readelf", "-hW", path), f"{path} is not for {machine}")
+        dynamic = call("readelf", "-dW", path)
+        needed = set(re.findall(r"NEEDED.*\[(.*)\]", dynamic))
+        expect_equal(needed - GLIBC - inside - OUTSIDE.get(path.name, set()), set(), path)
+        paths = [entry for text in re.findall(r"(?:RUNPATH|RPATH).*\[(.*)\]", dynamic) for entry in text.split(":")]
+        expect(all(entry.startswith("$ORIGIN") for entry in paths), f"{path} searches {paths}")
+        expect(".symtab" not in call("readelf", "-SW", path), f"{path} is not stripped")
+        expect(str(ROOT).encode() not in path.read_bytes(), f"{path} contains the path of its sources")
+    return folder
 
 
 def test_file():
@@ -123,16 +139,7 @@ def test_file():
 
 def test_needs_only_glibc():
     """libraries and programs in the wheel are stripped and need glibc, each other, and what their module is for"""
-    files = elf_files()
-    inside = {path.name for path in files.values()}
-    for name, path in files.items():
-        dynamic = call("readelf", "-dW", path)
-        needed = set(re.findall(r"NEEDED.*\[(.*)\]", dynamic))
-        expect_equal(needed - GLIBC - inside - OUTSIDE.get(path.name, set()), set(), name)
-        paths = [entry for text in re.findall(r"(?:RUNPATH|RPATH).*\[(.*)\]", dynamic) for entry in text.split(":")]
-        expect(all(entry.startswith("$ORIGIN") for entry in paths), f"{name} searches {paths}")
-        expect(".symtab" not in call("readelf", "-SW", path), f"{name} is not stripped")
-        expect(str(ROOT).encode() not in path.read_bytes(), f"{name} contains the path of its sources")
+    expect_needs_only_glibc(WHEEL, "X86-64")
 
 
 def test_licences_and_materials():
@@ -141,7 +148,8 @@ def test_licences_and_materials():
     info = next(name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")).rsplit("/", 1)[0]
     metadata = wheel.read(f"{info}/METADATA").decode()
     files = re.findall(r"^License-File: (.*)$", metadata, re.M)
-    expect({"LICENSE", "third-party/highway.txt", "third-party/LGPL-2.1.txt"} <= set(files), "licences", files)
+    expect({"LICENSE", "third-party/highway.txt", "third-party/libudev1.txt", "third-party/LGPL-2.1.txt"} <= set(files),
+           "licences", files)
     for file in files:
         expect(len(wheel.read(f"{info}/licenses/{file}")) > 500, f"{file} is short")
     bill = json.loads(wheel.read(f"{info}/sboms/weftsync.cdx.json"))
@@ -152,10 +160,24 @@ def test_licences_and_materials():
         expect(name in parts, f"{name} is not in the bill", parts)
     copied = {path.split("/")[1].split("-")[0] for path in wheel.namelist() if path.startswith("weftsync.libs/")}
     expect_equal(copied - {re.sub(r"\d+$", "", name) for name in parts}, set(), parts)
+    lesser = {re.sub(r"\d+$", "", name) for name, part in parts.items() if "LGPL" in json.dumps(part["licenses"])}
+    expect(lesser <= copied, "a part under the LGPL is no shared library of its own", lesser, copied)
     expect(all(part["version"] and part["licenses"] for part in parts.values()), "versions and licences", parts)
     references = {part["bom-ref"] for part in parts.values()}
     references.add(bill["metadata"]["component"]["bom-ref"])
     expect_equal({entry["ref"] for entry in bill["dependencies"]}, references)
+
+
+def test_linked_statically():
+    """of other projects' libraries only the compiler's are linked statically"""
+    commands = ROOT / "build-wheel/build.ninja"
+    if not commands.exists():
+        skip("build-wheel is not here")
+    linked = re.findall(r"^ (?:LINK_ARGS|ARGS) = (.*)$", commands.read_text(), re.M)
+    expect(any("libhwloc.so" in words for words in linked), "a library that is linked dynamically", linked)
+    archives = {word for words in linked for word in words.split() if word.startswith("/") and word.endswith(".a")}
+    expect_equal(archives, set())
+    expect(not any("-static " in f"{words} " for words in linked), "-static", linked)
 
 
 def run_in(minor):
@@ -197,14 +219,67 @@ def test_entry_points():
 
 
 def test_uninstall():
-    """uninstalling leaves nothing"""
+    """uninstalling leaves nothing, not even compiled Python"""
     folder = WORK / "uninstall"
-    call(sys.executable, "-m", "venv", "--clear", folder)
-    before = {path for path in folder.rglob("*") if "__pycache__" not in path.parts}
-    call(folder / "bin/pip", "install", "--quiet", "--no-deps", WHEEL)
+    call(sys.executable, "-m", "venv", "--clear", "--without-pip", folder)
+    before = set(folder.rglob("*"))
+    call(*PIP, "--python", folder, "install", "--no-deps", WHEEL)
     expect((folder / "bin/weftsync").exists(), "the command")
-    call(folder / "bin/pip", "uninstall", "--quiet", "--yes", "weftsync")
-    expect_equal({path for path in folder.rglob("*") if "__pycache__" not in path.parts} - before, set())
+    expect(list(package(folder).rglob("*.pyc")), "compiled Python")
+    call(*PIP, "--python", folder, "uninstall", "--yes", "weftsync")
+    expect_equal(set(folder.rglob("*")) - before, set())
+
+
+def test_extras():
+    """the extras torch, jax, lightgbm and ucx name packages that pip finds"""
+    report = WORK / "extras.json"
+    for extra, wanted in (("torch", "torch"), ("jax", "jax"), ("lightgbm", "lightgbm"), ("ucx", "libucx-cu13")):
+        call(*PIP, "install", "--dry-run", "--ignore-installed", "--report", report,
+             f"weftsync[{extra}] @ {WHEEL.as_uri()}", timeout=INSTALL_S)
+        found = {part["metadata"]["name"].lower() for part in json.loads(report.read_text())["install"]}
+        expect({"weftsync", "numpy", wanted} <= found, extra, found)
+
+
+def test_types():
+    """mypy reads the types of the installed package"""
+    checker, program = WORK / "mypy", WORK / "typed.py"
+    call(sys.executable, "-m", "venv", "--clear", "--without-pip", checker)
+    call(*PIP, "--python", checker, "install", "--no-compile", "mypy==2.4.1", timeout=INSTALL_S)
+    program.write_text("import weftsync\n\ndef rank(comm: weftsync.Comm) -> int:\n    return comm.rank\n\n"
+                       "def wrong(comm: weftsync.Comm) -> str:\n    return comm.rank\n")
+    result = cases.run([checker / "bin/mypy", "--strict", "--python-executable", shared_environment() / "bin/python",
+                        "--cache-dir", WORK / "mypy-cache", program], timeout=INSTALL_S, environment={"PYTHONPATH": ""})
+    errors = [line for line in result.stdout.splitlines() if ": error:" in line]
+    expect(len(errors) == 1 and 'got "int", expected "str"' in errors[0], "errors", result.stdout, result.stderr)
+
+
+def test_without_modules():
+    """a wheel that was built without a module names it when it is asked for"""
+    installed, folder = package(shared_environment()), WORK / "without"
+    shutil.rmtree(folder, ignore_errors=True)
+    for name in ("weftsync", "weftsync.libs"):
+        shutil.copytree(installed.parent / name, folder / name)
+    for module in (folder / "weftsync/weft").iterdir():
+        module.unlink()
+    program = WORK / "without.py"
+    program.write_text("""
+import ctypes
+import weftsync
+from weftsync import _abi, _library
+context = weftsync.Context()
+device = _abi.DeviceInfo()
+_library.lib.device_query(context._handle, weftsync.DeviceKind.CUDA, device)
+print(device.reason.decode())
+for backend in ("ucx", "mpi", "nccl"):
+    try:
+        weftsync.Comm(context, backend=backend)
+    except weftsync.WeftError as error:
+        print(error)
+""")
+    text = call(folder / "weftsync/bin/weft", "run", "-n", "2", "--", shared_environment() / "bin/python", program,
+                environment={"PYTHONPATH": str(folder)})
+    for module in ("cuda", "ucx", "mpi-openmpi", "nccl"):
+        expect_equal(text.count(f"libweft-{module}.so"), 2, text)
 
 
 def test_ucx_of_the_package_index():
@@ -302,9 +377,10 @@ def test_python_alone():
     wheels = root.path / "wheels"
     wheels.mkdir()
     call(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:",
-         "--dest", wheels, WHEEL, timeout=300)
+         "--dest", wheels, WHEEL, timeout=INSTALL_S)
     expect_equal(root.run(sys.executable, "-m", "venv", "/env").returncode, 0)
-    result = root.run("/env/bin/python", "-m", "pip", "install", "--no-index", "--find-links", "/wheels", "weftsync")
+    pip = ["/env/bin/python", "-m", "pip", "install", "--no-compile", "--no-index", "--find-links", "/wheels"]
+    result = root.run(*pip, "weftsync")
     expect_equal(result.returncode, 0, result.stdout, result.stderr)
     # The tool and the library need no libstdc++; NumPy does.
     tool = "/" + str(package(root.path / "env").relative_to(root.path) / "bin/weft")
@@ -322,6 +398,33 @@ def test_python_alone():
         expect(result.returncode != 0 and library in text and backend in text, f"{backend} without its library", text)
 
 
+def test_aarch64():
+    """the wheel for aarch64, from a cross-compiler, reduces in two processes of an emulated Python"""
+    for name, package_name in ((arm64_root.COMPILER, "g++-aarch64-linux-gnu"),
+                               (arm64_root.EMULATOR, "qemu-user-static")):
+        if not shutil.which(name):
+            skip(f"{name} is not here ({package_name})")
+    call(sys.executable, ROOT / "tools/wheel.py", BUILD, "--arch", "aarch64", "--out", DIST, "--jobs", JOBS,
+         timeout=BUILD_S)
+    wheel = next(DIST.glob("weftsync-*_aarch64.whl"))
+    expect(wheel.stat().st_size < LIMIT_BYTES, f"its size is {wheel.stat().st_size} bytes")
+    folder = expect_needs_only_glibc(wheel, "AArch64")
+    program = WORK / "all_reduce.py"
+    program.write_text(ALL_REDUCE)
+    root = arm64_root.prepare(BUILD)
+    emulated = [shutil.which(arm64_root.EMULATOR), "-L", root, next(root.glob("usr/bin/python3.??")), program]
+    ranks = [subprocess.Popen([str(word) for word in emulated], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True, env={**CLEAN, "PYTHONPATH": str(folder),
+                                              "WEFT_RANK": str(rank), "WEFT_SIZE": "2",
+                                              "WEFT_STORE": f"unix:@weft-wheel-{os.getpid()}"}) for rank in (0, 1)]
+    try:
+        texts = [rank.communicate(timeout=300)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    expect_equal([(rank.returncode, "reduced" in text) for rank, text in zip(ranks, texts)], [(0, True)] * 2, texts)
+
+
 def test_same_bytes():
     """the sdist, unpacked in another folder, builds the same bytes"""
     sdist = next(DIST.glob("weftsync-*.tar.gz"), None) or skip("dist has no sdist, because this is no git repository")
@@ -336,7 +439,7 @@ def test_same_bytes():
         (source / ".setup").mkdir()
         (source / ".setup/nccl").symlink_to((ROOT / ".setup/nccl").resolve())
     call(sys.executable, ROOT / "tools/wheel.py", BUILD, "--source", source, "--out", other / "dist", "--jobs", JOBS,
-         "--no-sdist", timeout=3000)
+         "--no-sdist", timeout=BUILD_S)
     again = next((other / "dist").glob("*.whl"))
     expect_equal(again.name, WHEEL.name)
     before, after = (zipfile.ZipFile(path) for path in (WHEEL, again))
