@@ -115,4 +115,4 @@ test-wheel: wheel ## install the wheel in empty environments and reduce over it;
 	@python3 tests/wheel/test_wheel.py $(BUILD) dist $(JOBS)
 
 clean: ## remove the build folders
-	@rm -rf $(BUILD) $(RELEASE) build-wheel build-wheel-parts dist
+	@rm -rf $(BUILD) $(RELEASE) build-wheel* dist
