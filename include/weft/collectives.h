@@ -127,15 +127,18 @@ WEFT_API weft_status weft_group_end(weft_comm* comm, weft_request** request);
  * sent them. Messages with different tags do not wait for each other. A rank may send to itself. They are not
  * part of groups: calls between weft_group_begin and weft_group_end start at once.
  *
- * A message of up to 16 KiB is sent at once, and its send may complete before the receive is called. A longer
- * message waits for its receive. So does a shorter one, while 256 KiB of messages that no receive has taken
- * are at the receiver. After 4096 messages that wait, sends to that rank wait for one of them.
+ * A message of up to 16 KiB is copied, and its send completes at once, whatever the receiver does. It leaves
+ * while this rank is in calls, or at any time with WEFT_PROGRESS_THREAD. A longer message waits for its
+ * receive. So may a shorter one that makes more than 128 KiB of messages to that rank (64 bytes for each
+ * beside its data) which were not received; up to 256 KiB may be copied. After 4096 messages that wait, sends
+ * to that rank wait for one of them.
  *
  * A deadline (WEFT_ERR_TIMEOUT), WEFT_ERR_MISMATCH, WEFT_ERR_INTERRUPTED and a rank that has left
  * (WEFT_ERR_PEER_FAILED) fail only the request, not the communicator; the exception is data that is being
  * moved and does not arrive within another second. The other rank continues: a message that its sender gave
  * up matches no receive, or fails its receive with WEFT_ERR_CANCELLED if a part of it had arrived. A send
- * whose receive gave up completes.
+ * whose receive gave up completes. Messages whose sends are complete can be received after their sender has
+ * left (see weft_comm_destroy).
  *
  * options: as for all collectives; a stream of a device is WEFT_ERR_UNSUPPORTED.
  * Threads: any thread. The messages of one thread keep their order. Since 0.9 */

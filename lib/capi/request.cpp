@@ -116,7 +116,7 @@ weft_status weft_request_cancel(weft_request* request) {
     if (!comm || request->done()) return {};
     tagged::Messages* messages = nullptr;
     if (!tagged::Messages::of(*comm, &messages).ok()) return {};
-    messages->end(request, Status::error(Code::kCancelled, "the program cancelled the request"), true);
+    messages->cancel(*request);
     after_progress(*request->context);
     return {};
   });

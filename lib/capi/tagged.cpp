@@ -1,4 +1,6 @@
 // weft_send_tagged and weft_recv_tagged.
+#include "base/arguments.h"
+#include "base/text.h"
 #include "capi/call.h"
 #include "tagged/messages.h"
 
@@ -48,7 +50,10 @@ weft_status weft_send_tagged(weft_comm* comm, const void* src, uint64_t count, i
                              uint64_t tag, const weft_coll_options* options, weft_request** request) {
   return called(comm, [&]() -> Status {
     Call call{comm, {}, options, request};
-    WEFT_TRY(begin(&call, Coll::kSend, count, dtype, 0, peer));
+    const bool any = peer == WEFT_ANY_SOURCE;
+    WEFT_TRY(begin(&call, Coll::kSend, count, dtype, 0, any ? 0 : peer));
+    if (any)
+      return Status::error(Code::kArg, "send_tagged: peer is WEFT_ANY_SOURCE, which only a receive may give");
     if (tag == WEFT_ANY_TAG)
       return Status::error(Code::kArg, "send_tagged: tag is WEFT_ANY_TAG, which only a receive may give");
     WEFT_TRY(check_buffers(call, {src, count, "src"}, {}, nullptr, nullptr));
@@ -65,7 +70,9 @@ weft_status weft_recv_tagged(weft_comm* comm, void* dst, uint64_t count, int32_t
     if (message != nullptr) WEFT_TRY(write_struct(weft_message{}, "message", message));
     Call call{comm, {}, options, request};
     const bool any = peer == WEFT_ANY_SOURCE;
-    WEFT_TRY(begin(&call, Coll::kRecv, count, dtype, 0, any ? 0 : peer));
+    WEFT_TRY(begin(&call, Coll::kRecv, count, dtype, 0, 0));
+    if (const Status known = check_range("peer", peer, 0, comm->rep->size() - 1); !any && !known.ok())
+      return Status::error(Code::kArg, cat(known.text(), " and WEFT_ANY_SOURCE"));
     WEFT_TRY(check_buffers(call, {dst, count, "dst"}, {}, nullptr, nullptr));
     call.args.peer = any ? tagged::kAnySource : peer;
     call.args.dst = bytes(dst);

@@ -144,6 +144,7 @@ Status mismatch(uint64_t slot, int rank, const Descriptor& mine, int other_rank,
 enum class Poll {
   kParked,    // nothing to do until this process acts and calls Engine::notify()
   kWaiting,   // other ranks must act: poll again
+  kLater,     // of a task: other ranks must act, and no operation waits for it: poll again after a pause
   kAdvanced,  // something was done: poll again at once
   kFinished,
 };

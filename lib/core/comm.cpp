@@ -149,8 +149,9 @@ Status Comm::lane_for(const CollectiveArgs& args, std::shared_ptr<Lane>* lane) {
 Status Comm::part(MakePart make, CommPart** part) {
   const std::lock_guard lock(lanes_mutex_);
   for (const auto& [maker, known] : parts_) {
+    if (maker != make) continue;
     *part = known.get();
-    if (maker == make) return {};
+    return {};
   }
   if (closed_) return cancelled();
   parts_.reserve(parts_.size() + 1);
@@ -316,6 +317,29 @@ Status Comm::cancelled() const {
   });
 }
 
+// Waits until what this rank has sent needs it no more: it has left, or was received if it does not outlive
+// its sender.
+Status Comm::deliver() {
+  const Deadline deadline = Deadline::after(context_->clock(), kDeliverMs, 0);
+  const auto flushed = [&] {
+    const std::lock_guard lock(lanes_mutex_);
+    return failed() || std::all_of(parts_.begin(), parts_.end(), [&](const auto& part) {
+             return context_->engine().locked([&] { return part.second->flush(); });
+           });
+  };
+  bool delivered = context_->engine().wait(flushed, deadline);
+  if (drain_) delivered &= drain_->drain(delivered ? deadline : Deadline::at(0));
+  if (delivered) return {};
+  if (Interrupt::requested()) {
+    return Status::error(
+        Code::kInterrupted,
+        "the program interrupted the call before all ranks had received the data of this rank");
+  }
+  context_->log().warn(cat("rank ", rank_, " leaves the communicator after ", kDeliverMs,
+                           " ms, although not all ranks have received its messages"));
+  return {};
+}
+
 Status Comm::close(bool with_context) {
   const std::lock_guard closing(close_mutex_);
   if (closed_) return {};
@@ -323,7 +347,7 @@ Status Comm::close(bool with_context) {
   closed_ = true;
   // Fail points cannot stop the communicator from closing.
   (void)guarded([&] { return reach(FailPlace::kLeaving); }).ok();
-  const Status parted = drain_ ? guarded([&] { return drain_->drain(); }) : Status();
+  const Status parted = guarded([&] { return deliver(); });
   // A rank that leaves because of a failure sends that failure first: its goodbye may arrive before the
   // report of the rank that found the failure.
   if (failed()) (void)guarded_run([&] { send_failure(failure()); }).ok();

@@ -190,6 +190,7 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   void compare_closed_lanes(const std::vector<ClosedLanes::Published>& published);
   template <class MakeDeadline>
   Status run_until(Lane& lane, const CollectiveArgs& args, MakeDeadline&& make_deadline);
+  Status deliver();
   void send_failure(const Status& status);
   void withdraw_error();
   bool others_found(uint64_t errors);
@@ -200,6 +201,8 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   // Reading the clock costs a tenth of the shortest operations. A blocking call therefore starts its deadline
   // at its third poll, a few microseconds late at most.
   static constexpr int kPollsWithoutClock = 2;
+
+  static constexpr int64_t kDeliverMs = 10'000;  // WEFT_DEFAULT_DESTROY_TIMEOUT_MS
 
   const std::shared_ptr<Context> context_;
   const int rank_;

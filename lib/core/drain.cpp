@@ -14,7 +14,7 @@ Drain::Drain(Comm& comm)
       leaving_(static_cast<size_t>(comm.size())),
       has_everything_(static_cast<size_t>(comm.size())) {}
 
-Status Drain::drain() {
+bool Drain::drain(Deadline deadline) {
   Engine& engine = comm_.context().engine();
   for (int r = 0; r < comm_.size(); r++) {
     if (r == comm_.rank()) continue;
@@ -23,13 +23,9 @@ Status Drain::drain() {
     message.put(kMessage).put(DrainKind::kLeaving).put(sent);
     comm_.control().send(r, message.bytes());
   }
-  const bool taken = engine.wait([&] { return comm_.failed() || all_have_everything(); },
-                                 Deadline::after(engine.clock(), kLongestMs, 0));
+  const bool taken = engine.wait([&] { return comm_.failed() || all_have_everything(); }, deadline);
   engine.remove(this);
-  if (taken || !Interrupt::requested()) return {};
-  return Status::error(
-      Code::kInterrupted,
-      "the program interrupted the call before all ranks had received the data of this rank");
+  return taken;
 }
 
 bool Drain::all_have_everything() const {

@@ -19,16 +19,15 @@ class Drain final : public Task {
   // comm owns the task, outlives it, and removes it from the engine.
   explicit Drain(Comm& comm);
 
-  // Waits until every rank that is still there has received what this rank sent, for at most kLongestMs.
-  // kInterrupted: the program ended the call before that. Any thread, once.
-  Status drain();
+  // Waits until every rank that is still there has received what this rank sent. Returns false if the
+  // deadline passed or the program interrupted the call before that. Any thread, once.
+  bool drain(Deadline deadline);
   // Handles a control message, after its type byte.
   void on_message(int rank, ByteReader& message);
   Poll poll() override;
   void fail(const Status& why) noexcept override;
 
-  static constexpr uint8_t kMessage = 3;         // message type on the control channel
-  static constexpr int64_t kLongestMs = 10'000;  // WEFT_DEFAULT_DESTROY_TIMEOUT_MS
+  static constexpr uint8_t kMessage = 3;  // message type on the control channel
 
  private:
   bool all_have_everything() const;

@@ -4,6 +4,13 @@
 #include <utility>
 
 namespace weft {
+namespace {
+
+// Pauses between polls that nobody waits for: from 10 us to 10 ms.
+constexpr uint64_t kShortestPauseNs = 10'000;
+constexpr uint32_t kPauseDoublings = 10;
+
+}  // namespace
 
 Engine::~Engine() {
   stop();
@@ -55,8 +62,7 @@ Poll Engine::poll_tasks(bool* had_lock) {
   *had_lock = lock.owns_lock();
   if (!lock.owns_lock()) return Poll::kParked;
   if (missed_.load()) missed_.store(false);  // this round polls what the progress thread missed
-  bool waiting = false;
-  bool advanced = false;
+  bool waiting = false, advanced = false, later = false;
   for (size_t i = 0; i < tasks_.size();) {
     const Poll poll = Engine::poll(*tasks_[i]);
     if (poll == Poll::kFinished) {
@@ -65,13 +71,15 @@ Poll Engine::poll_tasks(bool* had_lock) {
     }
     waiting |= poll == Poll::kWaiting;
     advanced |= poll == Poll::kAdvanced;
+    later |= poll == Poll::kLater;
     i++;
   }
   lock.unlock();
   if (advanced) return Poll::kAdvanced;
   // A notification that woke the progress thread during this round may concern a task that was already
   // polled.
-  return waiting || missed_.load() ? Poll::kWaiting : Poll::kParked;
+  if (waiting || missed_.load()) return Poll::kWaiting;
+  return later ? Poll::kLater : Poll::kParked;
 }
 
 bool Engine::yields_to_waiters(Poll last) {
@@ -91,6 +99,12 @@ Poll Engine::poll_tasks_or_miss() {
   return poll_tasks(&had_lock);
 }
 
+void Engine::sleep(uint32_t seen, uint64_t until_ns) {
+  sleeping_.store(true);
+  if (wake_.load() == seen && !stopping_.load()) clock_.sleep(wake_, seen, until_ns);
+  sleeping_.store(false);
+}
+
 void Engine::run() {
   uint32_t round = 0;
   Poll poll = Poll::kParked;
@@ -104,12 +118,13 @@ void Engine::run() {
       case Poll::kWaiting:
         clock_.relax(round++);
         break;
+      case Poll::kLater:
+        sleep(seen, clock_.now_ns() + (kShortestPauseNs << std::min(round++ / 4, kPauseDoublings)));
+        break;
       default:
         // There is nothing to do, or a waiter polls and will hand over.
         round = 0;
-        sleeping_.store(true);
-        if (wake_.load() == seen && !stopping_.load()) clock_.sleep(wake_, seen, UINT64_MAX);
-        sleeping_.store(false);
+        sleep(seen, UINT64_MAX);
     }
   }
 }

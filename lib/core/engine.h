@@ -190,6 +190,8 @@ class Engine {
   };
 
   void run();
+  // Sleeps on the progress thread until wake_ differs from `seen` or until_ns has passed.
+  void sleep(uint32_t seen, uint64_t until_ns);
   // Polls on the progress thread, unless another thread holds the progress lock. That thread then wakes the
   // progress thread or hands over.
   Poll poll_tasks_or_miss();

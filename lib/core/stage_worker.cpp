@@ -211,7 +211,7 @@ bool StageWorker::Helper::wanted(Poll last) {
     return false;
   }
   if (++rounds_ % kPatience == 0) worker_.turn_over();
-  return last == Poll::kParked;
+  return last == Poll::kParked || last == Poll::kLater;
 }
 
 bool StageWorker::Helper::help() {

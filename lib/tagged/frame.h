@@ -11,12 +11,12 @@
 namespace weft::tagged {
 
 inline constexpr uint64_t kFrameBytes = 256;
-// Longest message that is sent at once and kept by the receiver until a receive asks for it. A longer message
-// is offered first, and sent when a receive has taken the offer.
+// Longest message that its sender copies, and its receiver keeps until a receive asks for it. A longer
+// message is offered first, and sent when a receive has taken the offer.
 inline constexpr uint64_t kEagerMessageBytes = 16 << 10;
 // Longest part of an offered message. Frames about other messages are sent between two parts.
 inline constexpr uint64_t kMessageChunkBytes = 1 << 20;
-// Memory of the messages that one rank has sent at once to another, and that no receive has taken.
+// Memory of the messages that one rank has copied for another, and that no receive has taken.
 inline constexpr uint64_t kEagerWindowBytes = 256 << 10;
 inline constexpr uint64_t kEagerMessageCost = 64;  // of each of them, beside its data
 // Offered messages from one rank to another that are not complete.
@@ -51,7 +51,7 @@ static_assert(sizeof(Frame) == kFrameBytes);
 inline constexpr uint64_t kInlineMessageBytes = sizeof(Frame::data);
 
 // Window that a message takes.
-inline uint64_t eager_cost(uint64_t bytes) {
+constexpr uint64_t eager_cost(uint64_t bytes) {
   return kEagerMessageCost + bytes;
 }
 

@@ -11,7 +11,7 @@
 namespace weft::tagged {
 namespace {
 
-constexpr uint32_t kTaggedLane = 2;  // LaneKey::id
+constexpr uint32_t kTaggedLane = 2;  // LaneKey::id, after 0 of the user and 1 of a backend
 constexpr uint32_t kPollsPerTimeCheck = 256;
 constexpr uint64_t kEndNs = 1'000'000'000;       // see end()
 constexpr uint64_t kPatienceNs = 5'000'000'000;  // after which the log describes a waiting operation
@@ -67,7 +67,30 @@ void Messages::close() {
 
 bool Messages::quiet() {
   const std::lock_guard lock(queue_mutex_);
-  return submitted_.empty() && operations_.empty();
+  return submitted_.empty() && operations_.empty() &&
+         !any_peer([](const Peer& peer) { return peer.outgoing.busy(); });
+}
+
+// Returns true if one of the ranks that have not left has the property.
+template <class Has>
+bool Messages::any_peer(Has&& has) const {
+  return std::any_of(open_.begin(), open_.end(), [&](const Peer* peer) { return !peer->gone && has(*peer); });
+}
+
+// A rank that closes may wait for this one to receive: from the first call on, this one receives from all.
+bool Messages::flush() {
+  if (comm_.failed() || !any_peer([](const Peer& peer) { return peer.outgoing.owes(); })) return true;
+  if (!std::exchange(flushes_, true)) {
+    // Without a lane from a rank, this one receives nothing from it, and that rank waits in vain.
+    for (int rank = 0; rank < comm_.size(); rank++) (void)open(rank).ok();
+  }
+  return false;
+}
+
+bool Messages::listens(int rank) const {
+  const Peer& other = peer(rank);
+  // What a rank has sent before it left is received before the frames to it are dropped.
+  return any_source_ > 0 || other.users > 0 || flushes_ || (other.outgoing.busy() && comm_.departed(rank));
 }
 
 void Messages::describe(FlightRecord* record) {
@@ -79,31 +102,37 @@ void Messages::describe(FlightRecord* record) {
   for (const Operation& operation : submitted_) record->messages.push_back(flight_of(operation));
 }
 
-bool Messages::end(const Request* request, const Status& why, bool only_unmatched) {
-  const auto ended = [&] {
-    if (comm_.failed()) return false;
+// Calls `act` for the operation, unless it is complete.
+template <class Act>
+void Messages::with_operation(const Request& request, Act&& act) {
+  comm_.context().engine().locked([&] {
+    if (comm_.failed()) return;
     take_submitted();
     const auto it = std::find_if(operations_.begin(), operations_.end(),
-                                 [&](const Operation& operation) { return operation.request == request; });
-    if (it == operations_.end()) return false;
-    const bool matched = it->state == Operation::State::kWriting || it->state == Operation::State::kStreaming;
-    if (matched && only_unmatched) {
-      it->cancelled = why;
-      return false;
-    }
-    end(*it, why);
-    return true;
-  };
-  const bool found = comm_.context().engine().locked(ended);
+                                 [&](const Operation& operation) { return operation.request == &request; });
+    if (it != operations_.end()) act(*it);
+  });
   comm_.context().engine().notify();  // the other rank may have to learn of it
-  return found;
+}
+
+void Messages::end(const Request& request, const Status& why) {
+  with_operation(request, [&](Operation& operation) { end(operation, why); });
+}
+
+void Messages::cancel(const Request& request) {
+  with_operation(request, [&](Operation& operation) {
+    const Status why =
+        Status::error(Code::kCancelled, cat("the program cancelled ", text_of(operation, comm_.rank())));
+    if (operation.state != Operation::State::kStreaming) return end(operation, why);
+    operation.cancelled = why;
+  });
 }
 
 void Messages::await(const Request& request) {
   Engine& engine = comm_.context().engine();
   const auto done = [&] { return request.done(); };
   if (engine.wait(done, Deadline::never())) return;
-  end(&request, comm_.interrupted(call_text(request.args)), false);
+  end(request, comm_.interrupted(call_text(request.args)));
   engine.settle(done, Deadline::never());
 }
 
@@ -115,17 +144,20 @@ Poll Messages::poll() {
   if (comm_.failed()) return fail_all();
   take_submitted();
   bool advanced = own_.poll();
-  bool busy = false;
+  bool sends = false, receives = flushes_;
   for (Peer* const peer : open_) {
     if (peer->gone) continue;
     advanced |= progress(*peer);
-    busy |= peer->outgoing.busy() || peer->incoming.busy();
+    sends |= peer->outgoing.busy();
+    receives |= peer->incoming.busy();
     if (comm_.failed()) return Poll::kAdvanced;
   }
-  if (operations_.empty() && !busy) return Poll::kParked;
+  const bool waits = !operations_.empty() || receives;
+  if (!waits && !sends) return Poll::kParked;
   if (++polls_ % kPollsPerTimeCheck == 0) check_times();
   if (!advanced && comm_.any_departed()) advanced = check_departed();
-  return advanced ? Poll::kAdvanced : Poll::kWaiting;
+  if (advanced) return Poll::kAdvanced;
+  return waits ? Poll::kWaiting : Poll::kLater;
 }
 
 // Answers to the frames that were received leave with the same poll.
@@ -289,13 +321,7 @@ void Messages::check_times() {
     }
     const uint64_t deadline_ns = operation.request->deadline.ns();
     if (now_ns >= deadline_ns) {
-      std::vector<int> ranks;
-      if (operation.peer() != kAnySource && !is_own(operation.peer())) ranks.push_back(operation.peer());
-      end(operation, Status::error(Code::kTimeout,
-                                   cat(text_of(operation, comm_.rank()), " passed its deadline",
-                                       ranks.empty() ? "" : cat(" waiting for rank ", ranks.front())),
-                                   Evidence::kDeadline)
-                         .with_ranks(std::move(ranks)));
+      end(operation, late(comm_.rank(), operation));
       // Both ends of a message of this rank to itself may have completed.
       it = operations_.begin();
       continue;

@@ -39,16 +39,18 @@ class Messages final : public CommPart, private Owner {
   // receive's peer may be kAnySource and its tag kAnyTag, and a shorter message is taken too. If the
   // communicator is closed, completes the request at once.
   void submit(Request* request, uint64_t tag, Receipt receipt);
-  // Ends an operation with `why`. One that no other rank has matched completes now. Others: if
-  // only_unmatched, returns false; otherwise they complete once no part of their data is being moved, and if
-  // that takes longer than a second the communicator fails. Also returns false for an operation that is
-  // complete.
-  bool end(const Request* request, const Status& why, bool only_unmatched);
+  // Ends an operation with `why`. One of which data is being moved completes once that part is complete; if
+  // that takes longer than a second the communicator fails.
+  void end(const Request& request, const Status& why);
+  // Ends an operation with kCancelled if no other rank has matched it. A receive that has a message completes
+  // with kCancelled only if its sender gives up that message.
+  void cancel(const Request& request);
   // Waits for a submitted request; drives progress meanwhile. An interrupt ends only the request.
   void await(const Request& request);
 
   void close() override;
   bool quiet() override;
+  bool flush() override;
   void describe(FlightRecord* record) override;
   Poll poll() override;
   void fail(const Status& why) noexcept override;
@@ -68,8 +70,10 @@ class Messages final : public CommPart, private Owner {
 
   void complete(Operation& operation, Status status) override;
   void post(Operation& receive) override;
-  bool listens(int rank) const override { return any_source_ > 0 || peer(rank).users > 0; }
+  bool listens(int rank) const override;
 
+  template <class Act>
+  void with_operation(const Request& request, Act&& act);
   void take_submitted();
   void begin(Operation& operation);
   void begin_send(Operation& send);
@@ -83,6 +87,8 @@ class Messages final : public CommPart, private Owner {
   bool progress(Peer& peer);
   void end(Operation& operation, const Status& why);
   bool moving(const Operation& operation) const;
+  template <class Has>
+  bool any_peer(Has&& has) const;
   void check_times();
   bool check_departed();
   void lose(Peer& peer);
@@ -105,6 +111,7 @@ class Messages final : public CommPart, private Owner {
   std::array<FlightMessage, 64> ended_;
   uint64_t ended_count_ = 0;
   uint32_t polls_ = 0;
+  bool flushes_ = false;  // the communicator is about to close
   bool abandoned_ = false;
 };
 

@@ -26,11 +26,10 @@ Status take(const Operation& receive, int rank, int source, const Header& messag
 }
 
 FlightMessage flight_of(const Operation& operation) {
-  const bool moving =
-      operation.state == Operation::State::kWriting || operation.state == Operation::State::kStreaming;
+  const bool moving = operation.state == Operation::State::kStreaming;
   FlightMessage message;
   message.sends = operation.sends();
-  message.peer = operation.peer();
+  message.peer = operation.awaited();
   message.tag = operation.tag;
   message.dtype = operation.dtype();
   message.count = operation.request->args.count;
@@ -60,8 +59,29 @@ Status withdrawn(int source, uint64_t tag, uint64_t received, uint64_t bytes) {
       .with_ranks({source});
 }
 
+Status late(int rank, const Operation& operation) {
+  const int other = operation.awaited();
+  const bool any = other == kAnySource;
+  std::vector<int> ranks;
+  if (!any && other != rank) ranks.push_back(other);
+  std::string advice;
+  if (operation.state == Operation::State::kStreaming) {
+    advice = cat("its data is being moved: check that rank ", other, " makes progress, or give it more time");
+  } else {
+    const std::string tag =
+        operation.tag == kAnyTag ? std::string("a tagged message") : cat("tag ", operation.tag);
+    advice = cat("check that ", any ? std::string("a rank") : cat("rank ", other),
+                 operation.sends() ? " receives " : " sends ", tag);
+  }
+  return Status::error(Code::kTimeout,
+                       cat(text_of(operation, rank), " passed its deadline",
+                           ranks.empty() ? "" : cat(" waiting for rank ", other), ": ", advice),
+                       Evidence::kDeadline)
+      .with_ranks(std::move(ranks));
+}
+
 Status left(int rank, int lost, const Operation& operation) {
-  const bool all = lost == kAnySource || (!operation.sends() && operation.peer() == kAnySource);
+  const bool all = lost == kAnySource || operation.awaited() == kAnySource;
   std::vector<int> ranks;
   if (!all) ranks.push_back(lost);
   return Status::error(

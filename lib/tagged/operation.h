@@ -42,7 +42,6 @@ struct Operation {
     kQueued,     // not begun
     kPosted,     // receive: no message has matched
     kWaiting,    // send: its peer has heard nothing of it
-    kWriting,    // send: its data was copied, and is being handed to the lane
     kOffered,    // send: no receive has accepted it
     kStreaming,  // send or receive: matched, its data is sent in chunks
   };
@@ -64,6 +63,8 @@ struct Operation {
 
   bool sends() const { return request->args.coll == Coll::kSend; }
   int peer() const { return request->args.peer; }
+  // The rank that it waits for: a receive from any rank that has matched waits for its source.
+  int awaited() const { return !sends() && state == State::kStreaming ? source : peer(); }
   Dtype dtype() const { return request->args.dtype; }
   uint64_t bytes() const { return request->args.count * dtype_size(dtype()); }
   Header header() const {  // of a send
@@ -90,6 +91,8 @@ struct End {
 Status mismatch(int rank, uint64_t tag, const End& sender, const End& receiver);
 // The sender has given up a message of which a part had arrived.
 Status withdrawn(int source, uint64_t tag, uint64_t received, uint64_t bytes);
+// The operation has passed its deadline.
+Status late(int rank, const Operation& operation);
 // lost: the rank that the operation waits for, or kAnySource if all other ranks have left.
 Status left(int rank, int lost, const Operation& operation);
 

@@ -7,16 +7,63 @@
 namespace weft::tagged {
 
 void Outgoing::send(Operation& send) {
-  send.state = Operation::State::kWaiting;
-  waiting_.push_back(&send);
+  if (!fits(send)) {
+    messages_.push_back({&send, {}, {}});
+    send.state = Operation::State::kWaiting;
+    return;
+  }
+  if (busy()) {
+    messages_.push_back(copy(send));
+  } else {
+    // The usual case allocates nothing.
+    const Header header = send.header();
+    const std::byte* const source = send.request->args.src;
+    frame_.header = header;
+    chunk_ = nullptr;
+    data_ = nullptr;
+    if (header.bytes > kInlineMessageBytes) {
+      copy_.assign(source, source + header.bytes);
+      data_ = copy_.data();
+    } else if (header.bytes > 0) {
+      std::memcpy(frame_.data, source, header.bytes);
+    }
+    write_frame();
+  }
+  credit_ -= eager_cost(send.bytes());
+  owner_.complete(send, {});
+}
+
+bool Outgoing::fits(const Operation& send) const {
+  return send.bytes() <= kEagerMessageBytes && eager_cost(send.bytes()) <= credit_;
+}
+
+Outgoing::Message Outgoing::copy(const Operation& send) {
+  const std::byte* const source = send.request->args.src;
+  return {nullptr, send.header(), {source, source + send.bytes()}};
+}
+
+// Copies the messages that wait and fit into the window now, and completes their sends.
+void Outgoing::admit() {
+  for (Message& message : messages_) {
+    if (message.send == nullptr || !fits(*message.send)) continue;
+    Operation& send = *message.send;
+    message = copy(send);
+    credit_ -= eager_cost(send.bytes());
+    owner_.complete(send, {});
+  }
+}
+
+bool Outgoing::owes() const {
+  return !answers_.empty() || (writing_ != Writing::kNothing && chunk_ == nullptr) ||
+         std::any_of(messages_.begin(), messages_.end(),
+                     [](const Message& message) { return message.send == nullptr; });
 }
 
 Status Outgoing::progress(bool* advanced) {
   for (int i = 0; i < kFramesPerPoll; i++) {
     if (writing_ == Writing::kNothing) {
       if (!next_frame()) return {};
-      write(reinterpret_cast<const std::byte*>(&frame_), sizeof frame_);
-      writing_ = Writing::kFrame;
+      write_frame();
     }
     const Poll polled = lane_->poll();
     *advanced |= polled == Poll::kFinished || polled == Poll::kAdvanced;
@@ -33,6 +80,11 @@ Status Outgoing::progress(bool* advanced) {
   return {};
 }
 
+void Outgoing::write_frame() {
+  write(reinterpret_cast<const std::byte*>(&frame_), sizeof frame_);
+  writing_ = Writing::kFrame;
+}
+
 void Outgoing::write(const std::byte* data, uint64_t bytes) {
   CollectiveArgs args;
   args.coll = Coll::kSend;
@@ -45,7 +97,7 @@ void Outgoing::write(const std::byte* data, uint64_t bytes) {
 // Composes the next frame. Answers go first: the other rank waits for them.
 bool Outgoing::next_frame() {
   data_ = nullptr;
-  eager_ = chunk_ = nullptr;
+  chunk_ = nullptr;
   if (!answers_.empty()) {
     frame_.header = answers_.front();
     answers_.pop_front();
@@ -61,32 +113,30 @@ bool Outgoing::next_frame() {
   return true;
 }
 
-// Sends the next message at once or offers it. Returns false if there is none, or too many were offered.
+// Sends or offers the next message. Returns false if there is none, or too many were offered.
 bool Outgoing::next_message() {
-  if (waiting_.empty()) return false;
-  Operation& send = *waiting_.front();
+  if (messages_.empty()) return false;
+  Message& message = messages_.front();
   Header& header = frame_.header;
-  header = send.header();
-  if (header.bytes <= kEagerMessageBytes && eager_cost(header.bytes) <= credit_) {
-    std::byte* data = frame_.data;
+  if (message.send == nullptr) {
+    header = message.header;
     if (header.bytes > kInlineMessageBytes) {
-      copy_.resize(kEagerMessageBytes);
-      data = copy_.data();
-      data_ = data;
+      copy_ = std::move(message.data);
+      data_ = copy_.data();
+    } else {
+      std::copy(message.data.begin(), message.data.end(), frame_.data);
     }
-    if (header.bytes > 0) std::memcpy(data, send.request->args.src, header.bytes);
-    credit_ -= eager_cost(header.bytes);
-    send.state = Operation::State::kWriting;
-    eager_ = &send;
-    waiting_.pop_front();
+    messages_.pop_front();
     return true;
   }
   if (offered_.size() + streaming_.size() >= kMostOffers) return false;
+  Operation& send = *message.send;
+  header = send.header();
   header.kind = FrameOf::kOffer;
   header.id = send.id = ++last_id_;
   offered_.emplace(send.id, &send);
   send.state = Operation::State::kOffered;
-  waiting_.pop_front();
+  messages_.pop_front();
   return true;
 }
 
@@ -101,7 +151,6 @@ void Outgoing::next_chunk() {
 
 // Handles the end of a frame and of the data that follows it.
 void Outgoing::written() {
-  if (eager_ != nullptr) return owner_.complete(*std::exchange(eager_, nullptr), {});
   if (chunk_ == nullptr) return;
   Operation& send = *std::exchange(chunk_, nullptr);
   send.moved += frame_.header.bytes;
@@ -117,6 +166,7 @@ bool Outgoing::answered(const Header& header) {
   if (header.kind == FrameOf::kCredit) {
     if (header.bytes > kEagerWindowBytes - credit_) return false;
     credit_ += header.bytes;
+    admit();
     return true;
   }
   if (header.id == 0 || header.id > last_id_) return false;
@@ -137,8 +187,7 @@ bool Outgoing::answered(const Header& header) {
 }
 
 void Outgoing::forget(const Operation& send) {
-  std::erase(waiting_, &send);
-  if (eager_ == &send) eager_ = nullptr;
+  std::erase_if(messages_, [&](const Message& message) { return message.send == &send; });
   const bool offered = offered_.erase(send.id) > 0;
   if (offered || std::erase(streaming_, &send) > 0) answer({.kind = FrameOf::kWithdraw, .id = send.id});
 }
@@ -146,9 +195,9 @@ void Outgoing::forget(const Operation& send) {
 void Outgoing::abandon() {
   lane_->abandon();
   writing_ = Writing::kNothing;
-  eager_ = chunk_ = nullptr;
+  chunk_ = nullptr;
   answers_.clear();
-  waiting_.clear();
+  messages_.clear();
   offered_.clear();
   streaming_.clear();
 }

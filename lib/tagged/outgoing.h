@@ -1,6 +1,6 @@
 // Sends frames to one other rank: this rank's messages, in the order of their calls, and its answers to the
-// other rank's. Short messages are sent at once, as many as fit into the receiver's window. Others are
-// offered.
+// other rank's. Short messages are copied, as many as fit into the receiver's window, and their sends
+// complete at once. Others are offered.
 #pragma once
 
 #include <deque>
@@ -19,6 +19,7 @@ class Outgoing {
   Outgoing(Owner& owner, int rank, int peer, std::unique_ptr<CollectiveLane> lane)
       : owner_(owner), rank_(rank), peer_(peer), lane_(std::move(lane)) {}
 
+  // Sends a message, or completes its send and keeps the copy, or lets it wait.
   void send(Operation& send);
   // Queues a frame about the peer's messages.
   void answer(const Header& header) { answers_.push_back(header); }
@@ -30,7 +31,9 @@ class Outgoing {
   // Forgets a send that ends early and whose buffer is not read, and withdraws its offer.
   void forget(const Operation& send);
   // Returns true if frames have to be sent although no operation waits.
-  bool busy() const { return writing_ != Writing::kNothing || !answers_.empty(); }
+  bool busy() const { return writing_ != Writing::kNothing || !answers_.empty() || !messages_.empty(); }
+  // Returns true if answers or copies have to be sent.
+  bool owes() const;
   // Sends what the lane takes. Returns the lane's failure; sets *advanced if something was done.
   Status progress(bool* advanced);
   // The peer takes no further frames.
@@ -38,9 +41,20 @@ class Outgoing {
 
  private:
   enum class Writing { kNothing, kFrame, kData };
+  // A message of which nothing was sent.
+  struct Message {
+    Operation* send;  // null: it is complete, and its data was copied
+    Header header;
+    std::vector<std::byte> data;
+  };
+
+  bool fits(const Operation& send) const;
+  static Message copy(const Operation& send);
+  void admit();
   bool next_frame();
   bool next_message();
   void next_chunk();
+  void write_frame();
   void write(const std::byte* data, uint64_t bytes);
   void written();
 
@@ -53,16 +67,15 @@ class Outgoing {
   Frame frame_;
   const std::byte* data_ = nullptr;  // null: none
   std::vector<std::byte> copy_;      // of an eager message
-  Operation* eager_ = nullptr;       // of the frame; null if it has ended
   Operation* chunk_ = nullptr;       // of the frame
 
   std::deque<Header> answers_;
-  std::deque<Operation*> waiting_;
+  std::deque<Message> messages_;            // in the order of their calls
   std::map<uint64_t, Operation*> offered_;  // by id
   std::deque<Operation*> streaming_;
   bool chunk_next_ = false;  // messages and chunks take turns
   uint64_t last_id_ = 0;
-  uint64_t credit_ = kEagerWindowBytes;
+  uint64_t credit_ = kEagerWindowBytes;  // part of the window that no message takes, copies included
 };
 
 }  // namespace weft::tagged

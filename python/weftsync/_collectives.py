@@ -261,8 +261,9 @@ class Collectives:
         """Send src to the rank peer, which may be this rank, as a message with a tag: 0 to 2**64 - 2.
 
         Tagged messages match only recv_tagged. Those with different tags do not wait for each other. A message of up to
-        16 KiB may be sent before its receive is called; a longer one waits for it. Their failures, deadlines included,
-        fail only the message and not the communicator. Threads: any.
+        16 KiB is copied and sent without waiting for its receive, as long as at most 128 KiB to that rank were not
+        received; others wait. Their failures, deadlines included, fail only the message and not the communicator.
+        Threads: any.
         """
         part = _array(src, writes=False)
         return self._run(lib.send_tagged, [part], part.address, part.count, part.dtype, peer, _tag(tag, ANY_TAG - 1),

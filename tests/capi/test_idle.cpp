@@ -213,6 +213,36 @@ TEST_CASE("an idle communicator wakes no thread, in either mode; in caller mode 
   }
 }
 
+TEST_CASE("short messages that nobody receives yet cost their sender little") {
+  constexpr uint64_t kMost = 100;  // wake-ups in a window: one every 10 ms, and the first ones
+  for (const std::string& backend : backends()) {
+    if (backend == "loopback") continue;
+    Cost cost;
+    Findings findings;
+    Gathering rank_barrier(kRanks);
+    const auto body = [&](Rank& r) {
+      const std::vector<char> sent(12'000, 'x');
+      std::vector<char> received(sent.size());
+      for (int i = 0; i < 20 && r.rank == 0; i++)
+        findings.expect(weft_send_tagged(r.comm, sent.data(), sent.size(), WEFT_DTYPE_U8, 1, 1, nullptr,
+                                         nullptr) == WEFT_OK);
+      rank_barrier.all_gather(r.rank, nullptr, 0, nullptr);
+      if (r.rank == 0) cost = least(kMost);
+      rank_barrier.all_gather(r.rank, nullptr, 0, nullptr);
+      for (int i = 0; i < 20 && r.rank == 1; i++) {
+        findings.expect(weft_recv_tagged(r.comm, received.data(), received.size(), WEFT_DTYPE_U8, 0, 1,
+                                         nullptr, nullptr, nullptr) == WEFT_OK);
+        findings.expect(received == sent);
+      }
+    };
+    INFO(backend);
+    CHECK(weft_test::run(backend.c_str(), kRanks, WEFT_PROGRESS_THREAD, body) == "");
+    CHECK(findings.wrong == 0);
+    CHECK(cost.wake_ups <= kMost);
+    if (!weft::test::kSanitized) CHECK(cost.us < kMostUs);
+  }
+}
+
 TEST_CASE("an idle communicator only sends heartbeats, and the control thread sends them") {
   // A budget has five heartbeats. Each rank wakes to send its own, and to receive the other rank's.
   constexpr int64_t kBudgetMs = 500;

@@ -44,6 +44,12 @@ weft_status finish(weft_request** request) {
   return status;
 }
 
+std::string last_text() {
+  weft_error error = WEFT_ERROR_INIT;
+  weft_last_error(&error);
+  return error.text;
+}
+
 void each(int size, const std::function<void(Rank&, Findings&)>& body) {
   for (const char* backend : kBackends) {
     for (const int32_t mode : kModes) {
@@ -155,7 +161,11 @@ TEST_CASE("a failed tagged message leaves the communicator working") {
         request, [](void* data, weft_status status) { *static_cast<std::atomic<int>*>(data) += status; },
         &completed);
     findings.expect(weft_request_cancel(request) == WEFT_OK);
-    findings.expect(finish(&request) == WEFT_ERR_CANCELLED);
+    findings.expect(weft_request_wait(request, 0) == WEFT_ERR_CANCELLED);
+    findings.expect(last_text() ==
+                    "the program cancelled recv_tagged i32 x 3 from any rank with tag 3 on rank " +
+                        std::to_string(r.rank));
+    weft_request_release(&request);
     findings.expect(send(r.comm, small, r.rank, 4) == WEFT_OK);
     findings.expect(receive(r.comm, small, r.rank, 4, nullptr, &request) == WEFT_OK);
     findings.expect(weft_request_cancel(request) == WEFT_OK);
@@ -215,8 +225,13 @@ TEST_CASE("arguments of tagged messages are checked") {
           CHECK(weft_send_tagged(r.comm, nullptr, 4, WEFT_DTYPE_I32, 0, 1, nullptr, nullptr) == WEFT_ERR_ARG);
           CHECK(send(r.comm, a, 1, 1) == WEFT_ERR_ARG);
           CHECK(send(r.comm, a, -1, 1) == WEFT_ERR_ARG);
+          CHECK(last_text() == "send_tagged: peer is WEFT_ANY_SOURCE, which only a receive may give");
           CHECK(send(r.comm, a, 0, WEFT_ANY_TAG) == WEFT_ERR_ARG);
-          CHECK(receive(r.comm, a, -2, 1) == WEFT_ERR_ARG);
+          for (const int32_t peer : {-2, 1}) {
+            CHECK(receive(r.comm, a, peer, 1) == WEFT_ERR_ARG);
+            CHECK(last_text() ==
+                  "peer is " + std::to_string(peer) + ": allowed are 0 to 0 and WEFT_ANY_SOURCE");
+          }
           CHECK(weft_recv_tagged(r.comm, a.data(), 4, 99, 0, 1, nullptr, nullptr, nullptr) == WEFT_ERR_ARG);
           weft_message message{};
           CHECK(receive(r.comm, a, 0, 1, &message) == WEFT_ERR_ARG);  // struct_size is 0

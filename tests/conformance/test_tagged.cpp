@@ -95,3 +95,34 @@ TEST_CASE("a tagged message that does not fit fails alone over every backend") {
     });
   }
 }
+
+TEST_CASE("short tagged sends complete while the receiver is in a barrier, over every backend") {
+  for (const BackendRow& row : backend_rows()) {
+    run_on(row, 2, [](Rank& self) {
+      for (const size_t count : {size_t{1}, size_t{2000}}) {
+        // The receiver may keep half of the window until more messages are received.
+        const size_t fit = tagged::kEagerWindowBytes / 2 / tagged::eager_cost(count * sizeof(int32_t));
+        for (const size_t number : {size_t{1}, size_t{9}, size_t{40}}) {
+          std::vector<std::unique_ptr<Tagged>> messages;
+          const auto submit = [&](Coll coll) {
+            for (size_t i = 0; i < number; i++) {
+              Tagged& message = *messages.emplace_back(std::make_unique<Tagged>());
+              message.data.assign(count, coll == Coll::kSend ? static_cast<int32_t>(i) : -1);
+              message.submit(self, coll, 1 - self.rank, i % 3);
+            }
+          };
+          if (self.rank == 0) submit(Coll::kSend);
+          for (size_t i = 0; i < std::min(fit, messages.size()); i++)
+            self.expect(messages[i]->wait(self), "a send that fits into the window");
+          self.expect(self.run(barrier()), "barrier");
+          if (self.rank == 1) submit(Coll::kRecv);
+          for (size_t i = 0; i < number; i++) {
+            self.expect(messages[i]->wait(self), "message");
+            self.expect(messages[i]->data == std::vector<int32_t>(count, static_cast<int32_t>(i)), "data");
+          }
+          self.expect(self.run(barrier()), "barrier after the messages");
+        }
+      }
+    });
+  }
+}

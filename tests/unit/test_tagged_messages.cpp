@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -77,9 +78,8 @@ void wait(Rank& self, const Mail& mail, const std::string& what) {
   self.expect(done, cat(what, " does not end"));
 }
 
-bool cancel(Rank& self, const Mail& mail, bool only_unmatched = true) {
-  return messages_of(self)->end(&mail.request, Status::error(Code::kCancelled, "cancelled by the test"),
-                                only_unmatched);
+void cancel(Rank& self, const Mail& mail) {
+  messages_of(self)->cancel(mail.request);
 }
 
 void barrier(Rank& self) {
@@ -287,7 +287,7 @@ TEST_CASE("a message that is given up while its data moves ends at both ends, an
           self.comm->context().engine().poll_tasks(&had_lock);
           self.comm->context().clock().relax(256);  // microseconds each
         }
-        cancel(self, mail, false);
+        messages_of(self)->end(mail.request, Status::error(Code::kCancelled, "ended by the test"));
       }
       submit(self, sender ? later : later_received, sender ? Coll::kSend : Coll::kRecv, 1 - self.rank, 4);
       wait(self, sender ? later : later_received, "the next message");
@@ -366,6 +366,136 @@ TEST_CASE("messages that no receive asks for wait at their sender once the windo
   });
 }
 
+TEST_CASE(
+    "short sends complete at their calls while they fit into the window; one that is given up is not "
+    "received") {
+  constexpr uint32_t kFit = static_cast<uint32_t>(kEagerWindowBytes / eager_cost(400));
+  RanksOptions options;
+  options.mode = Engine::Mode::kCaller;
+  check(run_threads(
+      2,
+      [](Rank& self) {
+        const bool sender = self.rank == 0;
+        std::vector<Mail> fit(kFit);
+        Mail late(100), cancelled(100);
+        if (sender) {
+          for (uint32_t i = 0; i < kFit; i++) {
+            fit[i].data.assign(100, i);
+            submit(self, fit[i], Coll::kSend, 1, 1);
+            self.expect(fit[i].request.done() && fit[i].request.result.ok(), cat("send ", i));
+            fit[i].data.assign(100, 0);
+          }
+          submit(self, late, Coll::kSend, 1, 1, 20);
+          submit(self, cancelled, Coll::kSend, 1, 1);
+          self.expect(!late.request.done() && !cancelled.request.done(), "sends that do not fit wait");
+          wait(self, late, "a send with a deadline");
+          cancel(self, cancelled);
+          self.expect(late.code() == Code::kTimeout && cancelled.code() == Code::kCancelled,
+                      "both are given up");
+        }
+        barrier(self);
+        if (!sender) {
+          for (uint32_t i = 0; i < kFit; i++) {
+            fit[i].data.assign(100, 0);
+            submit(self, fit[i], Coll::kRecv, 0, 1);
+            wait(self, fit[i], "a receive");
+            self.expect(fit[i].request.result, "receive");
+            self.expect(fit[i].data == std::vector<uint32_t>(100, i), cat("data of message ", i));
+          }
+          submit(self, late, Coll::kRecv, 0, 1, 50);
+          wait(self, late, "a receive");
+          self.expect(late.code() == Code::kTimeout, "nothing else is received");
+        }
+        barrier(self);
+      },
+      options));
+}
+
+TEST_CASE("a send that waits for the window completes once it is free") {
+  pair([](Rank& self) {
+    constexpr uint32_t kMany = 200;  // of 4 KiB
+    std::vector<Mail> many(kMany);
+    for (uint32_t i = 0; i < kMany; i++) {
+      many[i].data.assign(1024, self.rank == 0 ? i : 0);
+      submit(self, many[i], self.rank == 0 ? Coll::kSend : Coll::kRecv, 1 - self.rank, 1);
+      if (self.rank == 1) wait(self, many[i], "a receive");
+      self.expect(self.rank == 0 || many[i].data == std::vector<uint32_t>(1024, i), cat("message ", i));
+    }
+    for (const Mail& mail : many) wait(self, mail, "a message");
+    for (const Mail& mail : many) self.expect(mail.request.result, "message");
+  });
+}
+
+TEST_CASE("a rank that leaves has sent what is complete, and its refusals") {
+  pair([](Rank& self) {
+    std::vector<Mail> many(40);
+    Mail refused(self.rank == 0 ? 4 : 100'000);
+    if (self.rank == 0) {
+      submit(self, refused, Coll::kRecv, 1, 2);
+      for (uint32_t i = 0; i < many.size(); i++) {
+        many[i].data.assign(2000, i);
+        submit(self, many[i], Coll::kSend, 1, 1);
+      }
+      for (const Mail& mail : many) wait(self, mail, "a send");
+      wait(self, refused, "a receive that is too short");
+      self.expect(self.comm->close(), "close");
+      return;
+    }
+    submit(self, refused, Coll::kSend, 0, 2);
+    wait(self, refused, "the send that is refused");
+    self.expect(refused.code() == Code::kMismatch, refused.request.result.text());
+    for (uint32_t i = 0; i < many.size(); i++) {
+      many[i].data.assign(2000, 0);
+      submit(self, many[i], Coll::kRecv, 0, 1);
+      wait(self, many[i], "a receive");
+      self.expect(many[i].request.result, "receive");
+      self.expect(many[i].data == std::vector<uint32_t>(2000, i), "data");
+    }
+  });
+}
+
+TEST_CASE("ranks that leave wait for no message that nobody receives") {
+  pair([](Rank& self) {
+    std::vector<Mail> many(20);
+    for (Mail& mail : many) {
+      mail.data.resize(1000);
+      submit(self, mail, Coll::kSend, 1 - self.rank, 1);
+      wait(self, mail, "a send");
+    }
+    const uint64_t begin_ns = self.comm->context().clock().now_ns();
+    self.expect(self.comm->close(), "close");
+    self.expect(self.comm->context().clock().now_ns() - begin_ns < 5'000'000'000, "close takes too long");
+  });
+}
+
+TEST_CASE("a receive from any rank that has a message names its sender at the deadline") {
+  RanksOptions options;
+  options.mode = Engine::Mode::kCaller;
+  std::atomic<bool> ended{false};
+  check(run_threads(
+      2,
+      [&](Rank& self) {
+        Mail mail(1'000'000);
+        if (self.rank == 0) {
+          submit(self, mail, Coll::kSend, 1, 5);
+          while (!ended) self.comm->context().clock().relax(5000);  // nobody polls here meanwhile
+          wait(self, mail, "the send");
+          self.expect(mail.request.result, "a send whose receive gave up");
+        } else {
+          submit(self, mail, Coll::kRecv, kAnySource, 5, 100);
+          wait(self, mail, "the receive");
+          ended = true;
+          self.expect(mail.code() == Code::kTimeout, mail.request.result.text());
+          self.expect(mail.request.result.info().ranks == std::vector<int>{0}, "the sender");
+          self.expect(
+              mail.request.result.text().find("from rank 0 with tag 5 on rank 1 passed") != std::string::npos,
+              mail.request.result.text());
+        }
+        barrier(self);
+      },
+      options));
+}
+
 TEST_CASE("a rank sends to itself") {
   check(run_threads(1, [](Rank& self) {
     for (const size_t count : {size_t{0}, size_t{5}, size_t{4096}, size_t{1'000'000}}) {
@@ -437,11 +567,15 @@ TEST_CASE("a deadline fails only its message") {
     const std::string other = std::to_string(1 - self.rank), own = std::to_string(self.rank);
     self.expect(receive.request.result.text() == "recv_tagged u32 x 4 from rank " + other +
                                                      " with tag 1 on rank " + own +
-                                                     " passed its deadline waiting for rank " + other,
+                                                     " passed its deadline waiting for rank " + other +
+                                                     ": check that rank " + other + " sends tag 1",
                 receive.request.result.text());
-    self.expect(any.request.result.text() ==
-                    "recv_tagged u32 x 4 from any rank with tag 2 on rank " + own + " passed its deadline",
+    self.expect(any.request.result.text() == "recv_tagged u32 x 4 from any rank with tag 2 on rank " + own +
+                                                 " passed its deadline: check that a rank sends tag 2",
                 any.request.result.text());
+    self.expect(send.request.result.text().find(": check that rank " + other + " receives tag 3") !=
+                    std::string::npos,
+                send.request.result.text());
     barrier(self);
     // The message that was given up does not arrive, and those after it do.
     Mail in(100'000), out(100'000);
