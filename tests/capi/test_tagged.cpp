@@ -1,6 +1,7 @@
 // weft_send_tagged, weft_recv_tagged and weft_request_cancel over each backend and in each progress mode.
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <numeric>
 #include <string>
@@ -184,6 +185,19 @@ TEST_CASE("a failed tagged message leaves the communicator working") {
     findings.expect(weft_comm_error(r.comm, nullptr) == WEFT_OK);
     while (completed == 0) std::this_thread::yield();  // the callback runs on another thread
     findings.expect(completed == WEFT_ERR_CANCELLED);
+  });
+}
+
+TEST_CASE("messages whose sends are complete arrive although their sender destroys its communicator") {
+  each(2, [](Rank& r, Findings& findings) {
+    for (int32_t i = 0; i < 40 && r.rank == 0; i++)
+      findings.expect(send(r.comm, counted(100, i), 1, 1) == WEFT_OK);
+    if (r.rank == 0) return findings.expect(weft_comm_destroy(&r.comm) == WEFT_OK);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // receives nothing meanwhile
+    for (int32_t i = 0; i < 40; i++) {
+      Ints received(100);
+      findings.expect(receive(r.comm, received, 0, 1) == WEFT_OK && received == counted(100, i));
+    }
   });
 }
 

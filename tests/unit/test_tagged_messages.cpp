@@ -427,31 +427,38 @@ TEST_CASE("a send that waits for the window completes once it is free") {
 }
 
 TEST_CASE("a rank that leaves has sent what is complete, and its refusals") {
-  pair([](Rank& self) {
-    std::vector<Mail> many(40);
-    Mail refused(self.rank == 0 ? 4 : 100'000);
-    if (self.rank == 0) {
-      submit(self, refused, Coll::kRecv, 1, 2);
-      for (uint32_t i = 0; i < many.size(); i++) {
-        many[i].data.assign(2000, i);
-        submit(self, many[i], Coll::kSend, 1, 1);
-      }
-      for (const Mail& mail : many) wait(self, mail, "a send");
-      wait(self, refused, "a receive that is too short");
-      self.expect(self.comm->close(), "close");
-      return;
-    }
-    submit(self, refused, Coll::kSend, 0, 2);
-    wait(self, refused, "the send that is refused");
-    self.expect(refused.code() == Code::kMismatch, refused.request.result.text());
-    for (uint32_t i = 0; i < many.size(); i++) {
-      many[i].data.assign(2000, 0);
-      submit(self, many[i], Coll::kRecv, 0, 1);
-      wait(self, many[i], "a receive");
-      self.expect(many[i].request.result, "receive");
-      self.expect(many[i].data == std::vector<uint32_t>(2000, i), "data");
-    }
-  });
+  RanksOptions options;
+  options.mode = Engine::Mode::kCaller;
+  std::atomic<bool> leaves{false};
+  check(run_threads(
+      2,
+      [&](Rank& self) {
+        std::vector<Mail> many(40);
+        Mail refused(self.rank == 0 ? 4 : 100'000);
+        submit(self, refused, self.rank == 0 ? Coll::kRecv : Coll::kSend, 1 - self.rank, 2);
+        if (self.rank == 0) {
+          for (uint32_t i = 0; i < many.size(); i++) {
+            many[i].data.assign(1000, i);
+            submit(self, many[i], Coll::kSend, 1, 1);
+          }
+          for (const Mail& mail : many) wait(self, mail, "a send");
+          wait(self, refused, "a receive that is too short");
+          leaves = true;
+          self.expect(self.comm->close(), "close");
+          return;
+        }
+        while (!leaves) self.comm->context().clock().relax(5000);  // receives nothing meanwhile
+        wait(self, refused, "the send that is refused");
+        self.expect(refused.code() == Code::kMismatch, refused.request.result.text());
+        for (uint32_t i = 0; i < many.size(); i++) {
+          many[i].data.assign(1000, 0);
+          submit(self, many[i], Coll::kRecv, 0, 1);
+          wait(self, many[i], "a receive");
+          self.expect(many[i].request.result, "receive");
+          self.expect(many[i].data == std::vector<uint32_t>(1000, i), "data");
+        }
+      },
+      options));
 }
 
 TEST_CASE("ranks that leave wait for no message that nobody receives") {
