@@ -66,7 +66,7 @@ test: $(BUILD)/build.ninja ## run the suites unit, capi, conformance and abi, or
 
 # PART=rest leaves out what `make test` runs with all its cases.
 test-all: build ## run all tests with all their cases
-	@WEFT_TEST_ALL=1 python3 tests/run.py $(BUILD) --jobs $(JOBS) --suite '$(SUITE)' --part $(or $(PART),all) \
+	@python3 tests/run.py $(BUILD) --jobs $(JOBS) --suite '$(SUITE)' --part $(or $(PART),all) --all-cases \
 	  --filter '$(FILTER)' $(TEST_OPTIONS)
 
 test-parity: build | .setup/parity ## gradients beside PyTorch DDP's, model by model (installs PyTorch in BUILD)
@@ -115,4 +115,4 @@ test-wheel: wheel ## install the wheel in empty environments and reduce over it;
 	@python3 tests/wheel/test_wheel.py $(BUILD) dist $(JOBS)
 
 clean: ## remove the build folders
-	@rm -rf $(BUILD) $(RELEASE) build-wheel* dist
+	@rm -rf $(BUILD) $(RELEASE) $(BUILD)-mutants build-wheel* dist

@@ -13,6 +13,7 @@ reports stay failures.
 """
 import argparse
 import concurrent.futures
+import functools
 import json
 import os
 import resource
@@ -42,14 +43,28 @@ class Test:
         self.workdir = entry["workdir"] or arguments.build
         self.timeout = (entry["timeout"] or 30) * arguments.timeout_multiplier
         self.parallel = entry["is_parallel"]
+        self.all_cases = arguments.all_cases
         self.needs = entry.get("depends", [])  # Meson target names
         stem = self.label.replace("/", "-").replace(" ", "_")
         self.log = arguments.logs / (stem + ".log")
         self.report = arguments.logs / (stem + ".report")
 
-    def is_catch(self):
-        """Return True if the program announced itself as a Catch2 program."""
+    def reported(self):
+        """Return True if the program, which has run, reported its cases."""
         return self.report.exists()
+
+    def selects_cases(self):
+        """Return True if the program takes names of cases: it has the listener of support/main.cpp, or uses
+        support/cases.py."""
+        program, *words = self.command
+        if Path(program).name.startswith("python") and words:
+            return b"cases.main(" in contents(words[0])
+        return b"WEFT_TEST_REPORT" in contents(program)
+
+
+@functools.cache
+def contents(path):
+    return Path(path).read_bytes() if Path(path).is_file() else b""
 
 
 def describe_exit(code):
@@ -82,7 +97,7 @@ def read_report(path):
 def judge(test, code, timed_out, filtered):
     """Return the test cases of a program that has ended."""
     problem = f"no end within {test.timeout:.0f} s" if timed_out else describe_exit(code)
-    if not test.is_catch():
+    if not test.reported():
         if code == SKIP_CODE and not timed_out:
             return [Case("", "skip", last_line(test.log))]
         return [Case("", "pass", "")] if code == 0 and not timed_out else [Case("", "fail", problem)]
@@ -99,7 +114,7 @@ def judge(test, code, timed_out, filtered):
 def only_checks_failed(test, cases):
     """Return True if all failures come from the program's own checks and the program exited by itself."""
     failures = [case for case in cases if case.outcome == "fail"]
-    expected = "" if test.is_catch() else "exit code 1"
+    expected = "" if test.reported() else "exit code 1"
     return bool(failures) and all(case.detail == expected for case in failures) and (
         "Sanitizer" not in test.log.read_text(errors="replace"))
 
@@ -117,6 +132,8 @@ def run(test, filter_text):
     test.report.unlink(missing_ok=True)
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("WEFT_", "MAKE", "MFLAGS"))}
     environment.update(test.environment, WEFT_TEST_REPORT=str(test.report))
+    if test.all_cases:
+        environment["WEFT_TEST_ALL"] = "1"
     command = list(test.command)
     if filter_text and filter_text not in test.label:
         # A specification of Catch2 without spaces selects what all of its parts match.
@@ -208,6 +225,7 @@ def parse_arguments():
     parser.add_argument("--part", choices=["all", "test", "rest"], default="all",
                         help="without --suite: test is what `make test` runs; rest is all else, and the programs of which"
                              " `make test` runs a sample of the cases")
+    parser.add_argument("--all-cases", action="store_true", help="programs of the suite sampled run all of their cases")
     parser.add_argument("--filter", default="", help="only programs, or test cases, whose name contains this")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="programs at a time")
     parser.add_argument("--timeout-multiplier", type=float, default=1.0)
@@ -252,8 +270,8 @@ def select(arguments):
     elif arguments.part == "rest":
         tests = [test for test in tests if test.suites[0] not in QUICK or "sampled" in test.suites]
     if arguments.filter:
-        # Catch2 programs of other names run too, because they filter their own test cases.
-        tests = [test for test in tests if arguments.filter in test.label or test.is_catch()]
+        # Programs of other names filter their own test cases.
+        tests = [test for test in tests if arguments.filter in test.label or test.selects_cases()]
     return tests
 
 

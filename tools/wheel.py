@@ -132,6 +132,9 @@ def complete(repaired, work, build, cross, run, out):
     add_materials(info, re.sub(r"-cp\d+-cp\d+-", "-py3-none-", repaired.name), parts)
     tags = re.sub(r"^Tag: cp\d+-cp\d+-", "Tag: py3-none-", (info / "WHEEL").read_text(), flags=re.M)
     (info / "WHEEL").write_text(tags)
+    for path in folder.rglob("*"):  # a clone and an unpacked sdist differ in the group's rights
+        if path.is_file():
+            path.chmod(0o755 if path.stat().st_mode & 0o100 else 0o644)
     run("wheel", "pack", folder, "--dest-dir", out)
 
 
@@ -172,12 +175,12 @@ def main():
     for folder in ("raw", "repaired", "complete"):
         shutil.rmtree(work / folder, ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)
-    for old in [*out.glob(f"weftsync-*_{arguments.arch}.whl"), *([] if cross else out.glob("weftsync-*.tar.gz"))]:
-        old.unlink()
     run("python", "-m", "build", "--wheel", "--no-isolation", f"-Cbuild-dir={compiled}", *meson,
         f"-Ccompile-args=-j{arguments.jobs}", "--outdir", work / "raw", source)
     exclude = [word for name in OUTSIDE for word in ("--exclude", name)]
     run("auditwheel", "repair", *exclude, *search, "--wheel-dir", work / "repaired", next((work / "raw").glob("*.whl")))
+    for old in [*out.glob(f"weftsync-*_{arguments.arch}.whl"), *([] if cross else out.glob("weftsync-*.tar.gz"))]:
+        old.unlink()
     complete(next((work / "repaired").glob("*.whl")), work / "complete", build, cross, run, out)
     if not arguments.no_sdist and not cross:
         if (source / ".git").exists():

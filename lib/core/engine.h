@@ -4,7 +4,7 @@
 //
 // The progress lock (progress_mutex_): the thread that polls holds it. It guards everything that tasks touch,
 // so lanes, backends and reducers need no locks for their progress. No thread holds it while it waits. User
-// code never runs under it, except hook stages in `caller` mode.
+// code never runs under it, except weft_reduction.combine, and hook stages in `caller` mode.
 #pragma once
 
 #include <atomic>

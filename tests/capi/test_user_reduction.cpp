@@ -197,6 +197,7 @@ TEST_CASE("a reduction of the program that fails on one rank fails the communica
     weft_comm_error(r.comm, &error);
     f.expect(std::string(error.text).find("weft_reduction.combine of rank 1 returned 77") !=
              std::string::npos);
+    f.expect(error.failed_count == 1 && error.failed_ranks[0] == 1);
   });
 }
 

@@ -13,10 +13,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import run  # noqa: E402
 
 
-def outcomes(script, timeout=20, filter_text=""):
+def outcomes(script, timeout=20, filter_text="", all_cases=False):
     """Run a shell script as a test program; return [(name, outcome, detail)]."""
     with tempfile.TemporaryDirectory() as folder:
-        arguments = Namespace(build=Path(folder), logs=Path(folder), timeout_multiplier=1)
+        arguments = Namespace(build=Path(folder), logs=Path(folder), timeout_multiplier=1, all_cases=all_cases)
         entry = {"name": "t", "suite": ["weft:unit"], "cmd": ["sh", "-c", script], "env": {}, "workdir": None,
                  "timeout": timeout, "is_parallel": True}
         cases, _ = run.run(run.Test(entry, arguments), filter_text)
@@ -33,9 +33,15 @@ class RunTest(unittest.TestCase):
         self.assertEqual(outcomes("kill -SEGV $$"), [("", "fail", "killed by SIGSEGV")])
         self.assertEqual(outcomes("echo working; echo no GPU here; exit 77"), [("", "skip", "no GPU here")])
 
+    def test_only_the_option_asks_for_all_cases(self):
+        with mock.patch.dict("os.environ", {"WEFT_TEST_ALL": "1", "WEFT_RANK": "7"}):
+            for all_cases, expected in ((False, "sample"), (True, "all1")):
+                script = CATCH + 'name="${WEFT_TEST_ALL:+all}${WEFT_TEST_ALL:-sample}${WEFT_RANK:-}"; say pass "$name" ""'
+                self.assertEqual(outcomes(script, all_cases=all_cases), [(expected, "pass", "")])
+
     def test_a_program_that_is_missing_failed(self):
         with tempfile.TemporaryDirectory() as folder:
-            arguments = Namespace(build=Path(folder), logs=Path(folder), timeout_multiplier=1)
+            arguments = Namespace(build=Path(folder), logs=Path(folder), timeout_multiplier=1, all_cases=False)
             entry = {"name": "t", "suite": ["weft:unit"], "cmd": ["/nowhere/t"], "env": {}, "workdir": None,
                      "timeout": 20, "is_parallel": True}
             cases, _ = run.run(run.Test(entry, arguments), "")
@@ -74,7 +80,7 @@ class RunTest(unittest.TestCase):
                    "crash": "test -e seen4 || { touch seen4; kill -SEGV $$; }"}
         for again, passed in ((False, set()), (True, {"late", "late in catch"})):
             with tempfile.TemporaryDirectory() as folder, redirect_stdout(StringIO()) as output:
-                arguments = Namespace(build=Path(folder), logs=Path(folder), timeout_multiplier=1)
+                arguments = Namespace(build=Path(folder), logs=Path(folder), timeout_multiplier=1, all_cases=False)
                 printer = run.Printer(len(scripts), again)
                 for name, script in scripts.items():
                     entry = {"name": name, "suite": ["weft:unit"], "cmd": ["sh", "-c", script], "env": {},
@@ -98,10 +104,25 @@ class RunTest(unittest.TestCase):
             build = Path(folder)
             targets = [{"id": key, "filename": [str(build / name)]}
                        for key, name in (("a@exe", "tests/a"), ("m@sha", "m.so"), ("c@exe", "tests/c"), ("d@exe", "d"))]
-            arguments = Namespace(build=build, logs=build, timeout_multiplier=1, suite="unit", filter="")
+            arguments = Namespace(build=build, logs=build, timeout_multiplier=1, suite="unit", filter="",
+                                  all_cases=False)
             answers = {"--tests": tests, "--targets": targets}
             with mock.patch.object(run, "introspect", lambda what, _: answers[what]):
                 self.assertEqual(run.targets_of(run.select(arguments), arguments), ["m.so", "tests/a"])
+
+    def test_a_filter_keeps_programs_that_select_cases(self):
+        """Also in a build folder where no test has run."""
+        with tempfile.TemporaryDirectory() as folder:
+            build = Path(folder)
+            (build / "catch").write_bytes(b"\x7fELF WEFT_TEST_REPORT")
+            (build / "plain").write_bytes(b"\x7fELF")
+            (build / "cases.py").write_text("cases.main(globals())")
+            tests = [{"name": name, "suite": ["weft:unit"], "cmd": [*before, str(build / name)], "env": {}, "workdir": None,
+                      "timeout": 1, "is_parallel": True}
+                     for name, before in (("catch", []), ("plain", []), ("cases.py", ["python3"]))]
+            arguments = Namespace(build=build, logs=build, timeout_multiplier=1, suite="unit", filter="a case", all_cases=False)
+            with mock.patch.object(run, "introspect", lambda *_: tests):
+                self.assertEqual([test.name for test in run.select(arguments)], ["catch", "cases.py"])
 
     def test_what_may_take_longest_begins_first(self):
         tests = [Namespace(name=name, timeout=timeout) for name, timeout in (("a", 60), ("b", 900), ("c", 60), ("d", 240))]
