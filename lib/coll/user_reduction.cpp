@@ -96,8 +96,8 @@ class UserReduction final : public Composite {
       const weft_status status = how_.combine(how_.user_data, received(r), received(0), count * how_.unit,
                                               static_cast<weft_dtype>(args_.dtype));
       if (status == WEFT_OK) continue;
-      return Status::error(Code::kHook, cat(name(args_.coll), ": weft_reduction.combine of rank ", rank_,
-                                            " returned ", status, " for the data of rank ", r,
+      return Status::error(Code::kHook, cat(weft::name(args_.coll), ": weft_reduction.combine of rank ",
+                                            rank_, " returned ", status, " for the data of rank ", r,
                                             ", expected WEFT_OK: look for the reason in that function"))
           .with_ranks({static_cast<int>(rank_)});
     }
