@@ -64,9 +64,10 @@ test: $(BUILD)/build.ninja ## run the suites unit, capi, conformance and abi, or
 	@ninja -C $(BUILD) -j $(JOBS) $$(python3 tests/run.py $(BUILD) $(TESTS) --targets)
 	@python3 tests/run.py $(BUILD) --jobs $(JOBS) $(TESTS) --filter '$(FILTER)' $(TEST_OPTIONS)
 
-# PART=rest leaves out what `make test` runs with all its cases.
+# PART=rest leaves out what `make test` runs. ALL_CASES= runs samples, as `make test` does.
+ALL_CASES = --all-cases
 test-all: build ## run all tests with all their cases
-	@python3 tests/run.py $(BUILD) --jobs $(JOBS) --suite '$(SUITE)' --part $(or $(PART),all) --all-cases \
+	@python3 tests/run.py $(BUILD) --jobs $(JOBS) --suite '$(SUITE)' --part $(or $(PART),all) $(ALL_CASES) \
 	  --filter '$(FILTER)' $(TEST_OPTIONS)
 
 test-parity: build | .setup/parity ## gradients beside PyTorch DDP's, model by model (installs PyTorch in BUILD)

@@ -44,6 +44,8 @@ class Test:
         self.timeout = (entry["timeout"] or 30) * arguments.timeout_multiplier
         self.parallel = entry["is_parallel"]
         self.all_cases = arguments.all_cases
+        if self.all_cases and "sampled" in self.suites:
+            self.timeout *= 4
         self.needs = entry.get("depends", [])  # Meson target names
         stem = self.label.replace("/", "-").replace(" ", "_")
         self.log = arguments.logs / (stem + ".log")
@@ -223,8 +225,8 @@ def parse_arguments():
     parser.add_argument("build", type=Path, help="the build folder")
     parser.add_argument("--suite", default="", help="suites to run, separated by commas or spaces; default: all")
     parser.add_argument("--part", choices=["all", "test", "rest"], default="all",
-                        help="without --suite: test is what `make test` runs; rest is all else, and the programs of which"
-                             " `make test` runs a sample of the cases")
+                        help="without --suite: test is what `make test` runs; rest is all else, with --all-cases also the"
+                             " programs of which `make test` runs a sample")
     parser.add_argument("--all-cases", action="store_true", help="programs of the suite sampled run all of their cases")
     parser.add_argument("--filter", default="", help="only programs, or test cases, whose name contains this")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="programs at a time")
@@ -268,7 +270,7 @@ def select(arguments):
     elif arguments.part == "test":
         tests = [test for test in tests if test.suites[0] in QUICK]
     elif arguments.part == "rest":
-        tests = [test for test in tests if test.suites[0] not in QUICK or "sampled" in test.suites]
+        tests = [test for test in tests if test.suites[0] not in QUICK or arguments.all_cases and "sampled" in test.suites]
     if arguments.filter:
         # Programs of other names filter their own test cases.
         tests = [test for test in tests if arguments.filter in test.label or test.selects_cases()]
