@@ -26,6 +26,7 @@ DLPack has no such guard: until the request is complete the program must not res
 """
 from __future__ import annotations
 
+import collections
 import contextlib
 import ctypes
 import dataclasses
@@ -44,6 +45,7 @@ from .reduction import Reduction, add_cause
 from .request import Request
 
 Operation = Union[Op, str, Reduction]
+_TESTED = 16  # number of outstanding requests that a call tests
 
 
 def _op(op: Operation) -> Op:
@@ -57,7 +59,7 @@ class Collectives:
     rank: int
     size: int
     _handle: ctypes.c_void_p
-    _outstanding: set[Request]
+    _outstanding: collections.deque[Request]
     _grouped: Optional[list[Any]] = None  # the arrays that calls of the open group use
 
     @property
@@ -306,23 +308,50 @@ class Collectives:
 
     def _run(self, call: Any, lent: list[Any], *arguments: Any, options: Optional[_abi.CollOptions],
              wait: bool) -> Optional[Request]:
-        for one in list(self._outstanding):  # tagged messages may come from several threads
-            if one.over():
-                self._outstanding.discard(one)
+        self._drop_complete()
         if wait:
+            if self._grouped is not None:
+                self._grouped.append(lent)
             try:
                 self._raise(call(self._handle, *arguments, options, None))
             except WeftError as error:
                 add_cause(error, lent)
                 raise
-            if self._grouped is not None:
-                self._grouped.append(lent)
             return None
-        handle = ctypes.c_void_p()
-        self._raise(call(self._handle, *arguments, options, handle))
-        request = Request(handle, lent)
-        self._outstanding.add(request)
+        return self._start(call, lent, *arguments, options)
+
+    def _start(self, call: Any, lent: Any, *arguments: Any) -> Request:
+        """Make a call that returns a request. lent is what the operation uses until it is complete."""
+        request = Request(ctypes.c_void_p(), lent)
+        try:
+            # Before the call: a signal handler may raise as soon as the call returns, when the operation is in flight.
+            self._outstanding.append(request)
+            self._raise(call(self._handle, *arguments, request._handle))
+        except BaseException:
+            if request.closed:
+                self._forget(request)
+                request._abandon()
+            raise
         return request
+
+    def _drop_complete(self) -> None:
+        """Drop outstanding requests that are complete. Tests some of them in turn, so that many cost each call little.
+
+        Tagged messages may come from several threads: each operation on the deque is atomic.
+        """
+        for _ in range(min(len(self._outstanding), _TESTED)):
+            try:
+                request = self._outstanding[0]
+            except IndexError:  # another thread dropped the last one
+                return
+            if request.over():
+                self._forget(request)
+            else:
+                self._outstanding.rotate(-1)
+
+    def _forget(self, request: Request) -> None:
+        with contextlib.suppress(ValueError):  # another thread dropped it
+            self._outstanding.remove(request)
 
 
 @dataclasses.dataclass(frozen=True)

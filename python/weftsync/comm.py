@@ -1,6 +1,7 @@
 """Comm: creates, splits, shrinks and queries communicators. _collectives.py has its collectives."""
 from __future__ import annotations
 
+import collections
 import ctypes
 from typing import Any, Callable, NamedTuple, Optional, Union
 
@@ -137,7 +138,7 @@ class Comm(Collectives, Handle):
         """Take ownership of a new handle."""
         Handle.__init__(self, handle)
         self.context = context
-        self._outstanding: set[Request] = set()
+        self._outstanding: collections.deque[Request] = collections.deque()
         info = self.query()
         self.rank, self.size = info.rank, info.size
 

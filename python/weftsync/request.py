@@ -14,8 +14,8 @@ class Request(Handle):
     """An operation that a call with wait=False has queued. It uses the call's arrays until it is complete.
 
     The communicator keeps the request and the arrays alive until then, so the program may drop both earlier. The arrays
-    can be resized again once wait or done has reported the completion, or after the communicator's next collective.
-    Threads: any.
+    can be resized again once wait or done has reported the completion, or after the communicator's next collective;
+    with more than 16 outstanding requests, after some more of them. Threads: any.
     """
 
     _destructor = "request_release"
@@ -67,7 +67,12 @@ class Request(Handle):
 
     def over(self) -> bool:
         """Return True if the operation is complete, with or without success. Never blocks."""
-        return self._over or self.closed or self._test()[1]
+        return self._over or self._test()[1]
+
+    def _abandon(self) -> None:
+        """Close a request whose operation did not start."""
+        self._lent, self._over = None, True
+        self.close()
 
     def _check(self, code: int, lent: Any) -> None:
         try:

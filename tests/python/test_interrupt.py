@@ -1,17 +1,21 @@
 #!/usr/bin/env python3
-"""Ctrl-C during blocking calls of the package weftsync.
+"""Ctrl-C during calls of the package weftsync: those that block, and those that start an operation.
 
-This process is rank 1 and never makes the call that blocks; a child process is rank 0, which is interrupted.
+In the cases of blocking calls this process is rank 1 and never makes the call that blocks; a child process is rank 0,
+which is interrupted.
 """
 import contextlib
+import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+import weakref
 
 from ranks_of_threads import ROOT, cases, expect, expect_equal, np, weft
+from weftsync._library import lib
 
 LIMIT = 0.2  # seconds from the signal to the exception
 ALLOWED = LIMIT + 1.0  # seconds for the slowest call on a busy machine
@@ -387,6 +391,121 @@ def test_in_all_gather():
     result = cases.run([sys.executable, "-c", program], environment={"PYTHONPATH": str(ROOT / "python")})
     expect_equal(result.stdout, "raised\n", result.stderr)
     expect_equal(result.stderr, "")
+
+
+@contextlib.contextmanager
+def replaced(name, make):
+    """Replace a function of the library by make(function), as long as the with block runs."""
+    function = getattr(lib, name)
+    setattr(lib, name, make(function))
+    try:
+        yield
+    finally:
+        setattr(lib, name, function)
+
+
+@contextlib.contextmanager
+def pair():
+    """Make two ranks that the main thread, where signal handlers run, may both use."""
+    gathering, comms = weft.Gathering(2), [None, None]
+
+    def make(rank):
+        comms[rank] = weft.Comm(rank=rank, size=2, all_gather=gathering.of(rank), backend="loopback", timeout=PATIENCE)
+
+    threads = [threading.Thread(target=make, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with comms[0], comms[1]:
+        yield comms
+
+
+def interrupt_start(name, call, started=True):
+    """Make a call that Ctrl-C interrupts before or after its operation has started."""
+    def interrupted(function):
+        def start(*arguments):
+            code = function(*arguments) if started else None
+            signal.raise_signal(signal.SIGINT)
+            return code
+        return start
+
+    with replaced(name, interrupted):
+        try:
+            call()
+        except KeyboardInterrupt:
+            return
+    raise AssertionError("Ctrl-C had no effect")
+
+
+# Maps functions that start an operation to the call of rank 0, and the call of rank 1 that completes it.
+STARTING = {
+    "all_reduce": (lambda c, x: c.all_reduce(x, wait=False), lambda c, y: c.all_reduce(y)),
+    "recv": (lambda c, x: c.recv(x, 1, wait=False), lambda c, y: c.send(y, 0)),
+    "recv_tagged": (lambda c, x: c.recv_tagged(x, 1, 3, wait=False), lambda c, y: c.send_tagged(y, 0, 3)),
+}
+
+
+def test_start():
+    """Ctrl-C while an operation starts: its array stays alive until it is complete, or is freed if it did not start"""
+    for name, (start, complete) in STARTING.items():
+        with pair() as (comm, peer):
+            array = np.ones(1 << 16)
+            alive = weakref.ref(array)
+            interrupt_start(name, lambda: start(comm, array), started=False)
+            expect_equal(len(comm._outstanding), 0, name, "requests of operations that did not start")
+            interrupt_start(name, lambda: start(comm, array))
+            del array
+            gc.collect()
+            expect(alive() is not None, "the array lives while the operation uses it", name)
+            complete(peer, np.full(1 << 16, 2.0))
+            cases.wait_until(lambda: all(one.over() for one in comm._outstanding), "the operation is complete")
+            comm.barrier(wait=False)
+            peer.barrier()
+            gc.collect()
+            expect_equal(alive(), None, "the array after the operation", name)
+
+
+def test_start_in_group():
+    """Ctrl-C while a call of a group is queued: the call's array lives until the group has ended"""
+    with pair() as (comm, peer):
+        requests = [peer.send(np.full(1 << 16, 2.0), 0, wait=False)]
+        with comm.group():
+            array = np.ones(1 << 16)
+            alive = weakref.ref(array)
+            interrupt_start("recv", lambda: comm.recv(array, 1))
+            del array
+            gc.collect()
+            expect(alive() is not None, "the array lives while the group is open")
+        requests[0].wait()
+        gc.collect()
+        expect_equal(alive(), None, "the array after the group")
+
+
+def test_many_outstanding():
+    """a call tests few of many outstanding requests, and later calls drop all that are complete"""
+    with pair() as (comm, peer):
+        tests, count = [], 300
+
+        def counted(function):
+            def test(*arguments):
+                tests.append(1)
+                return function(*arguments)
+            return test
+
+        with replaced("request_test", counted):
+            first = comm.recv_tagged(np.zeros(1), 1, 9, wait=False)  # stays outstanding
+            for _ in range(count):
+                comm.recv_tagged(np.zeros(1), 1, 5, wait=False)
+        expect(len(tests) <= 16 * count, "number of tests", len(tests))
+        for _ in range(count):
+            peer.send_tagged(np.ones(1), 0, 5)
+        cases.wait_until(lambda: sum(not one.over() for one in comm._outstanding) == 1, "the messages arrive")
+        for _ in range(count):
+            comm.send_tagged(np.ones(1), 0, 6)
+        expect_equal(list(comm._outstanding), [first])
+        peer.send_tagged(np.ones(1), 0, 9)
+        first.wait()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from .. import _abi
 from .._collectives import _options
 from .._library import lib
 from ..constants import Op
-from ..request import Request
 from ._errors import refused
 from ._tensors import part
 
@@ -33,11 +32,9 @@ class SparseSum:
         src.indices = ctypes.cast(self._indices.data_ptr(), ctypes.POINTER(ctypes.c_int64))
         shape = (ctypes.c_int64 * tensor.dim())(*tensor.shape)
         self._dtype = values.dtype
-        self._result, handle = _abi.Sparse(), ctypes.c_void_p()
-        comm._raise(lib.sparse_all_reduce(comm._handle, src, shape, tensor.dim(), own.sparse_dim(), self._dtype, Op.SUM,
-                                          _options(seconds), self._result, handle))
-        self.request = Request(handle, self)
-        comm._outstanding.add(self.request)
+        self._result = _abi.Sparse()
+        self.request = comm._start(lib.sparse_all_reduce, self, src, shape, tensor.dim(), own.sparse_dim(), self._dtype,
+                                   Op.SUM, _options(seconds), self._result)
 
     def finish(self) -> None:
         """Copy the result into the tensor, once the request is complete."""
