@@ -89,7 +89,7 @@ bool Messages::flush() {
 
 bool Messages::listens(int rank) const {
   const Peer& other = peer(rank);
-  // What a rank has sent before it left is received before the frames to it are dropped.
+  // The frames of a rank that has left are received before those to it are dropped.
   return any_source_ > 0 || other.users > 0 || flushes_ || (other.outgoing.busy() && comm_.departed(rank));
 }
 

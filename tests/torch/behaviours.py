@@ -194,6 +194,23 @@ def weft_shorter_message():
     dist.barrier()
 
 
+def weft_list_sizes():
+    """scatter, gather and reduce_scatter refuse lists whose sizes do not fit, before data moves"""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if rank == 0:
+        uneven = [torch.zeros(n + 2) for n in range(size)]
+        for text, call in (("at index 1", lambda: dist.scatter(torch.zeros(2), uneven, 0)),
+                           ("at index 1", lambda: dist.gather(torch.zeros(2), uneven, 0)),
+                           ("of the output", lambda: dist.reduce_scatter(torch.zeros(5), uneven))):
+            try:
+                call()
+            except ValueError as error:
+                expect("invalid tensor size " + text in str(error), "text", error)
+            else:
+                raise AssertionError("not refused: " + text)
+    dist.barrier()
+
+
 def weft_uneven():
     """all_gather and reduce_scatter take lists of different sizes"""
     rank, size = dist.get_rank(), dist.get_world_size()

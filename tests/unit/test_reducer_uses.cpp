@@ -213,7 +213,8 @@ TEST_CASE("a wait for one parameter ends with its bucket, and reports its failur
     self.expect(reducer->begin(nullptr), "begin");
     // The plan launches the last parameter first.
     self.expect(reducer->ready(2, gradients[2], nullptr), "ready");
-    refused(self, reducer->wait_param(0, WEFT_TIMEOUT_POLL), Code::kNotDone, "'tied') has no result yet: wait longer");
+    refused(self, reducer->wait_param(0, WEFT_TIMEOUT_POLL), Code::kNotDone,
+            "'tied') has no result yet: wait longer");
     self.expect(reducer->wait_param(2, 0), "wait");
     self.expect(gradients.memory()[2] == expected.memory()[2], "result, in the middle of the step");
     self.expect(reducer->ready(0, gradients[0], nullptr), "ready");

@@ -11,8 +11,15 @@ backend needs neither a port nor a secret. docs/pytorch.md lists what is support
 """
 from __future__ import annotations
 
-from ._register import register
-
 __all__ = ["register"]
+
+
+def register() -> None:
+    """Register the backend; later calls do nothing."""
+    import torch  # noqa: F401  # calls this function through the entry point, if torch was not imported before
+
+    from . import _register
+    _register.register()
+
 
 register()

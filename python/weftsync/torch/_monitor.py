@@ -17,6 +17,8 @@ class Monitor:
 
     def __init__(self, store: Any, rank: int, size: int) -> None:
         self._store, self._rank, self._size = store, rank, size
+        # Counts the groups that used this store, whose keys outlive a group.
+        self._use = store.add(f"weft/monitors/{rank}", 1)
         self._round = 0
 
     def wait(self, timeout: timedelta, wait_all_ranks: bool = False) -> None:
@@ -25,7 +27,7 @@ class Monitor:
         wait_all_ranks  True: rank 0 waits for every rank and names all absent ones; False: it names the first
         """
         self._round += 1
-        prefix = f"weft/monitored/{self._round}/"
+        prefix = f"weft/monitored/{self._use}/{self._round}/"
         if self._rank == 0:
             self._collect(prefix, timeout, wait_all_ranks)
             self._store.set(prefix + "released", b"1")

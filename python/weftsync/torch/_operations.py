@@ -171,6 +171,9 @@ class Operations:
         source, target = flat(inputs), output.detach() if output.is_contiguous() else torch.empty_like(
             output, memory_format=torch.contiguous_format)
         counts = [one.numel() for one in inputs] if len(inputs) > 1 else []
+        if counts and output.numel() != counts[self._weft_rank]:
+            raise refused(name, f"invalid tensor size of the output (expected {counts[self._weft_rank]} elements as in "
+                          f"entry {self._weft_rank} of the inputs, got {output.numel()})")
         finish = None if target.data_ptr() == output.data_ptr() else lambda: spread(target.view(-1), [output])
         if _overlap(source, target):
             source = source.clone()
@@ -262,6 +265,7 @@ class Operations:
             outputs = _only(output_tensors, "gather")
             self._one_each(outputs, "gather")
             self._same(outputs, input, "gather")
+            self._equal_sizes(outputs, input, "gather")
         elif output_tensors and output_tensors[0]:
             raise refused("gather", "requires empty output on non-root")
         source, target = flat([input]), torch.empty(sum(one.numel() for one in outputs), dtype=input.dtype)
@@ -277,6 +281,7 @@ class Operations:
             inputs = _only(input_tensors, "scatter")
             self._one_each(inputs, "scatter")
             self._same(inputs, output, "scatter")
+            self._equal_sizes(inputs, output, "scatter")
         elif input_tensors and input_tensors[0]:
             raise refused("scatter", "requires empty input on non-root")
         source = torch.cat([one.detach().reshape(-1) for one in inputs]) if inputs else None
@@ -401,6 +406,12 @@ class Operations:
             self.comm.close()
 
     # ---- checks
+
+    def _equal_sizes(self, entries: Sequence[torch.Tensor], other: torch.Tensor, name: str) -> None:
+        for rank, entry in enumerate(entries):
+            if entry.numel() != other.numel():
+                raise refused(name, f"invalid tensor size at index {rank} (expected {other.numel()} elements as in this "
+                              f"rank's own tensor, got {entry.numel()})")
 
     def _one_each(self, entries: Sequence[Any], name: str) -> None:
         if len(entries) != self._weft_size:

@@ -201,3 +201,5 @@ class JointWork(Work):
     def _watch(self) -> None:
         for one in self._parts:
             one.get_future().add_done_callback(lambda _: self._poll())
+        if not self._parts:
+            self._poll()
