@@ -71,8 +71,10 @@ weft_status weft_recv_tagged(weft_comm* comm, void* dst, uint64_t count, int32_t
     Call call{comm, {}, options, request};
     const bool any = peer == WEFT_ANY_SOURCE;
     WEFT_TRY(begin(&call, Coll::kRecv, count, dtype, 0, 0));
-    if (const Status known = check_range("peer", peer, 0, comm->rep->size() - 1); !any && !known.ok())
-      return Status::error(Code::kArg, cat(known.text(), " and WEFT_ANY_SOURCE"));
+    if (!any) {
+      if (const Status known = check_range("peer", peer, 0, comm->rep->size() - 1); !known.ok())
+        return Status::error(Code::kArg, cat(known.text(), " and WEFT_ANY_SOURCE"));
+    }
     WEFT_TRY(check_buffers(call, {dst, count, "dst"}, {}, nullptr, nullptr));
     call.args.peer = any ? tagged::kAnySource : peer;
     call.args.dst = bytes(dst);

@@ -7,6 +7,7 @@
 #include "base/text.h"
 
 namespace weft::tagged {
+
 Status Incoming::progress(bool* advanced) {
   for (int i = 0; i < kFramesPerPoll; i++) {
     if (reading_ == Reading::kNothing) {

@@ -25,8 +25,8 @@ class Comm;
 
 namespace weft::tagged {
 
-// Threads: of, submit, end, await and close: any thread, without the progress lock. The messages that one
-// thread submits keep their order. Everything else needs the progress lock.
+// Threads: of, submit, end, cancel, await and close: any thread, without the progress lock. The messages that
+// one thread submits keep their order. Everything else needs the progress lock.
 class Messages final : public CommPart, private Owner {
  public:
   // Returns the communicator's messages, which live as long as it. kCancelled: it is closed.

@@ -31,12 +31,12 @@ class StoreExchange:
 
     def __init__(self, store: Any, rank: int, size: int, timeout: timedelta) -> None:
         self._store, self._rank, self._size, self._timeout = store, rank, size, timeout
-        self._use = store.add(f"weft/uses/{rank}", 1)
+        self.use = store.add(f"weft/uses/{rank}", 1)
         self._round = 0
 
     def __call__(self, mine: bytes) -> list[bytes]:
         self._round += 1
-        prefix = f"weft/{self._use}/{self._round}/"
+        prefix = f"weft/{self.use}/{self._round}/"
         self._store.set(prefix + str(self._rank), mine)
         keys = [prefix + str(rank) for rank in range(self._size)]
         self._store.wait(keys, self._timeout)
@@ -53,9 +53,8 @@ def _check_versions(exchange: StoreExchange) -> None:
                       "version on all hosts", RuntimeError)
 
 
-def create(store: Any, rank: int, size: int, timeout: timedelta) -> Comm:
+def create(exchange: StoreExchange, rank: int, size: int, timeout: timedelta) -> Comm:
     """Create the communicator of a process group. Collective; blocks for at most timeout."""
     seconds = timeout.total_seconds()
-    exchange = StoreExchange(store, rank, size, timeout)
     _check_versions(exchange)
     return Comm(context(), rank=rank, size=size, all_gather=exchange, init_timeout=seconds, timeout=seconds)

@@ -15,10 +15,9 @@ from ._errors import refused
 class Monitor:
     """The monitored barriers of one process group. Threads: one at a time."""
 
-    def __init__(self, store: Any, rank: int, size: int) -> None:
-        self._store, self._rank, self._size = store, rank, size
-        # Counts the groups that used this store, whose keys outlive a group.
-        self._use = store.add(f"weft/monitors/{rank}", 1)
+    def __init__(self, store: Any, rank: int, size: int, use: int) -> None:
+        """use is StoreExchange.use: keys in the store outlive a group."""
+        self._store, self._rank, self._size, self._use = store, rank, size, use
         self._round = 0
 
     def wait(self, timeout: timedelta, wait_all_ranks: bool = False) -> None:

@@ -33,8 +33,9 @@ class Operations:
         """Connect to the other ranks. Collective."""
         self._weft_rank, self._weft_size, self._timeout = rank, size, timeout
         self._calls = threading.RLock()  # the library takes one call at a time
-        self.comm: Comm = _bootstrap.create(store, rank, size, timeout)
-        self._monitor = Monitor(store, rank, size)
+        exchange = _bootstrap.StoreExchange(store, rank, size, timeout)
+        self.comm: Comm = _bootstrap.create(exchange, rank, size, timeout)
+        self._monitor = Monitor(store, rank, size, exchange.use)
         self._coalesced: Optional[list[Work]] = None
         self._count = 0
 
@@ -340,7 +341,6 @@ class Operations:
 
     def _receive(self, name: str, tensors: Tensors, source: int, tag: int) -> Work:
         tensor = _message(tensors, "recv", tag)
-
         made: list[Request] = []
 
         def start(seconds: float) -> Request:

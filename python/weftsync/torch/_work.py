@@ -122,7 +122,10 @@ class Work(dist.Work):
         return self.source_rank()
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """Return a future that holds the output tensors. Its callbacks run on a thread of this package."""
+        """Return a future that holds the output tensors.
+
+        Its callbacks run on the thread that finds the operation complete: one that waits, or one of this package.
+        """
         with self._completing:
             made = self._future is None
             if self._future is None:
