@@ -1,6 +1,7 @@
 """Installs Python packages into virtual environments of a build folder, one environment for each set of packages.
 
-The system's Python is never changed. A marker file records a complete environment, so that a second run installs nothing.
+The system's Python is never changed. The file packages.txt lists what a complete environment has, so that a second run
+installs nothing, and a run with another list installs all of it anew.
 """
 import subprocess
 import sys
@@ -14,8 +15,8 @@ def prepare(build, name, packages, say=print, bare=(), timeout=TIMEOUT_S):
     Raises RuntimeError if they cannot be installed."""
     venv = Path(build) / name
     wanted = [*packages, *bare]
-    done = venv / wanted[0]
-    if not done.exists():
+    done, listed = venv / "packages.txt", "".join(f"{one}\n" for one in wanted)
+    if not done.exists() or done.read_text() != listed:
         say(f"installing {', '.join(wanted)} into {venv}")
         pip = [venv / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         for command in ([sys.executable, "-m", "venv", "--clear", venv], [*pip, *packages] if packages else [],
@@ -28,5 +29,5 @@ def prepare(build, name, packages, say=print, bare=(), timeout=TIMEOUT_S):
             except subprocess.SubprocessError as error:
                 raise RuntimeError(f"{', '.join(wanted)} could not be installed (python3-venv, a package index): {error}\n"
                                    f"{getattr(error, 'output', '') or ''}") from None
-        done.touch()
+        done.write_text(listed)
     return venv
