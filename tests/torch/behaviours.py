@@ -1,6 +1,7 @@
 """Cases of the backend weft that torch's suite does not have. rank.py runs each on all ranks, in a process group."""
 import gc
 import inspect
+import os
 import time
 from datetime import timedelta
 
@@ -155,6 +156,54 @@ def weft_versions():
     value = torch.ones(2)
     dist.all_reduce(value, group=group)
     expect(value.tolist() == [float(last + 1)] * 2, "a later group works", value)
+
+
+def weft_absent_rank():
+    """creating a group fails after its timeout and names the absent ranks, and the next try of all ranks works"""
+    from weftsync.torch._group import ProcessGroupWeft
+    rank, size, store = dist.get_rank(), dist.get_world_size(), dist.group.WORLD.get_group_store()
+    for present in sorted({1, size - 1}):
+        store = dist.PrefixStore(f"absent {present}/", store)
+        if rank < present:
+            error = expect_raises("Timed out waiting 2000ms", ProcessGroupWeft, store, rank, size,
+                                  timedelta(seconds=2))
+            absent = list(range(present, size))
+            named = f"rank {absent[0]} of" if len(absent) == 1 else f"ranks {', '.join(map(str, absent))} of"
+            expect(named in str(error) and error.__cause__ is not None, "names the absent ranks", error)
+            expect(isinstance(error, dist.DistBackendError), "the kind of the error", repr(error))
+        dist.barrier()
+        group, value = ProcessGroupWeft(store, rank, size, timedelta(seconds=60)), torch.ones(2)
+        group.allreduce([value]).wait()
+        expect(value.tolist() == [float(size)] * 2, "the next try", value)
+        group.shutdown()
+
+
+def weft_creation_fails():
+    """what the library refuses while a group is created is a RuntimeError, and an error of the store comes first"""
+    from weftsync.torch import _bootstrap
+    from weftsync.torch._group import ProcessGroupWeft
+    rank, size, seconds = dist.get_rank(), dist.get_world_size(), timedelta(seconds=60)
+    store = dist.PrefixStore("fails/", dist.group.WORLD.get_group_store())
+    if rank == size - 1:
+        os.environ["WEFT_BACKEND"] = "nonesuch"
+    try:
+        error = expect_raises("nonesuch", ProcessGroupWeft, store, rank, size, seconds)
+    finally:
+        os.environ.pop("WEFT_BACKEND", None)
+    expect(isinstance(error, dist.DistBackendError) and error.__cause__.ranks == (() if rank == size - 1 else (size - 1,)),
+           "the error", error)
+
+    class Gone(_bootstrap.StoreExchange):
+        def __call__(self, mine):
+            if self._round == 1:
+                raise dist.DistStoreError("the store is gone")
+            return super().__call__(mine)
+
+    error = expect_raises("the store is gone", _bootstrap.create, Gone(store, rank, size, seconds), rank, size)
+    expect(isinstance(error, dist.DistStoreError), "the exchange's own error", repr(error))
+    group = ProcessGroupWeft(store, rank, size, seconds)
+    group.barrier().wait()
+    group.shutdown()
 
 
 def weft_gloo_guard():

@@ -15,7 +15,7 @@ from ._errors import refused
 class Monitor:
     """The monitored barriers of one process group. Threads: one at a time."""
 
-    def __init__(self, store: Any, rank: int, size: int, use: int) -> None:
+    def __init__(self, store: Any, rank: int, size: int, use: str) -> None:
         """use is StoreExchange.use: keys in the store outlive a group."""
         self._store, self._rank, self._size, self._use = store, rank, size, use
         self._round = 0

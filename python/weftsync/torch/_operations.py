@@ -34,7 +34,7 @@ class Operations:
         self._weft_rank, self._weft_size, self._timeout = rank, size, timeout
         self._calls = threading.RLock()  # the library takes one call at a time
         exchange = _bootstrap.StoreExchange(store, rank, size, timeout)
-        self.comm: Comm = _bootstrap.create(exchange, rank, size, timeout)
+        self.comm: Comm = _bootstrap.create(exchange, rank, size)
         self._monitor = Monitor(store, rank, size, exchange.use)
         self._coalesced: Optional[list[Work]] = None
         self._count = 0
