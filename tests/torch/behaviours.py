@@ -2,6 +2,7 @@
 import gc
 import inspect
 import os
+import threading
 import time
 from datetime import timedelta
 
@@ -206,6 +207,70 @@ def weft_creation_fails():
     group.shutdown()
 
 
+def weft_destroyed():
+    """calls of a destroyed group say so, and to abort or destroy it again does nothing"""
+    group, value = dist.new_group(), torch.ones(2)
+    dist.all_reduce(value, group=group)
+    dist.destroy_process_group(group)
+    sparse = torch.sparse_coo_tensor([[0]], [1.0], (2,))
+    for call in (lambda: group.allreduce([value]), lambda: group.allreduce([sparse]), lambda: group.barrier(),
+                 lambda: group.send([value], 0, 1), lambda: group.recv([value], 0, 1),
+                 lambda: group.recv_anysource([value], 1), lambda: group.monitored_barrier(),
+                 lambda: group.split_group([0])):
+        expect_raises("the process group was destroyed", call)
+    group.abort()
+    group.shutdown()
+
+
+def weft_shutdown_beside_message():
+    """a shutdown does not close the communicator below a message that another thread starts"""
+    group, rank, value, works = dist.new_group(), dist.get_rank(), torch.zeros(1), []
+    if rank == 0:
+        calling, send = threading.Event(), group.comm.send_tagged
+
+        def late(*arguments, **named):
+            calling.set()
+            time.sleep(0.5)  # the other thread calls shutdown meanwhile
+            return send(*arguments, **named)
+
+        group.comm.send_tagged = late
+        thread = threading.Thread(target=lambda: works.append(group.send([torch.ones(1)], 1, 5)))
+        thread.start()
+        expect(calling.wait(30), "the thread sends")
+    elif rank == 1:
+        dist.recv(value, 0, group, 5)
+        expect(value.item() == 1, "received", value)
+    group.shutdown()
+    if rank == 0:
+        thread.join()
+        expect(len(works) == 1, "the message was sent")
+    dist.barrier()
+
+
+def weft_interrupted_mean():
+    """Ctrl-C while a mean is divided does not let a later call divide it again"""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    options = dist.AllreduceOptions()
+    options.reduceOp, options.asyncOp = dist.ReduceOp.AVG, False
+    value = torch.tensor([rank * 1000])
+    work = dist.group.WORLD.allreduce([value], options)
+    finish = work._finish
+
+    def interrupted():
+        finish()
+        raise KeyboardInterrupt
+
+    work._finish = interrupted
+    try:
+        work.wait()
+    except KeyboardInterrupt:
+        pass
+    else:
+        raise AssertionError("expected KeyboardInterrupt")
+    expect_raises("Ctrl-C", work.wait)
+    expect(value.item() == sum(range(size)) * 1000 // size, "divided once", value)
+
+
 def weft_gloo_guard():
     """while these tests run, the constructor of ProcessGroupGloo raises unless the test asks for gloo by name"""
     from torch.distributed import distributed_c10d as c10d
@@ -283,6 +348,9 @@ def weft_types():
     mean = torch.tensor([rank * 10])
     dist.all_reduce(mean, dist.ReduceOp.AVG)
     expect(mean.item() == sum(range(size)) * 10 // size, "integer mean", mean)
+    if rank == 0:  # alone: nothing is sent
+        for dtype in (torch.uint16, torch.uint32, torch.uint64):
+            expect_raises("ReduceOp.AVG", dist.all_reduce, torch.ones(2, dtype=dtype), dist.ReduceOp.AVG)
     scaled = torch.ones(2)
     dist.all_reduce(scaled, dist._make_nccl_premul_sum(0.5))
     expect(scaled.tolist() == [0.5 * size] * 2, "premul_sum", scaled)

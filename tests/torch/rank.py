@@ -96,6 +96,9 @@ class Counter:
             group.calls_before, group.calls, group.messages = group.comm.query().operations, 0, []
 
         def shutdown_counted(group):
+            if group.comm.closed:
+                shutdown(group)
+                return
             group.calls += sum(counter._succeeded(request) for request in group.messages)
             info = group.comm.query()
             if not info.failed:

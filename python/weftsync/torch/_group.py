@@ -58,12 +58,14 @@ class ProcessGroupWeft(Operations, dist.ProcessGroup):
 
     def monitored_barrier(self, timeout: Optional[timedelta] = None, wait_all_ranks: bool = False) -> None:
         """Wait until all ranks have called, or raise an error that names the absent ranks on rank 0."""
+        self._check_alive("monitored_barrier")
         self._monitor.wait(self._timeout if timeout is None else timeout, wait_all_ranks)
 
     def split_group(self, new_ranks: list[int], timeout: Optional[timedelta] = None, opts: Any = None,
                     group_name: Optional[str] = None, group_desc: Optional[str] = None,
                     device_types: Any = None) -> Optional[ProcessGroupWeft]:
         """Return a process group of some ranks of this one; None on other ranks. All ranks call."""
+        self._check_alive("split_group")
         self._splits += 1
         if self._weft_rank not in new_ranks:
             return None
@@ -98,6 +100,7 @@ def backend_class() -> type:
             return "weft"
 
         def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
+            self._check_alive("monitored_barrier")
             self._monitor.wait(timedelta(seconds=self._seconds(opts)), wait_all_ranks)
 
     return BackendWeft

@@ -33,6 +33,7 @@ class Operations:
         """Connect to the other ranks. Collective."""
         self._weft_rank, self._weft_size, self._timeout = rank, size, timeout
         self._calls = threading.RLock()  # the library takes one call at a time
+        self._ending = threading.Lock()  # an abort does not wait for calls, only for a shutdown
         exchange = _bootstrap.StoreExchange(store, rank, size, timeout)
         self.comm: Comm = _bootstrap.create(exchange, rank, size)
         self._monitor = Monitor(store, rank, size, exchange.use)
@@ -52,9 +53,8 @@ class Operations:
                outputs: Tensors, finish: Optional[Finish] = None) -> Work:
         """Start one collective. finish copies its result into outputs, where that is needed."""
         def counted(seconds: float) -> Optional[Request]:
-            with self._calls:
-                self._count += 1
-                return call(seconds)
+            self._count += 1
+            return call(seconds)
 
         work = self._launch(name, counted, self._seconds(options), inputs, outputs, finish,
                             attended=finish is None or not getattr(options, "asyncOp", True))
@@ -62,17 +62,20 @@ class Operations:
             self._coalesced.append(work)
         return work
 
-    @staticmethod
-    def _launch(name: str, call: Callable[[float], Optional[Request]], seconds: float, inputs: Tensors,
+    def _launch(self, name: str, call: Callable[[float], Optional[Request]], seconds: float, inputs: Tensors,
                 outputs: Tensors, finish: Optional[Finish], attended: bool) -> Work:
         """Start one request with this deadline. attended: nothing has to happen at its end before somebody asks."""
         close = _profile.begin(name, inputs)
         try:
-            request = call(seconds)
-        except WeftError as error:
+            with self._calls:  # shutdown does not close the communicator meanwhile
+                self._check_alive(name)
+                request = call(seconds)
+        except Exception as error:
             if close is not None:
                 close()
-            raise converted(error, name, seconds) from error
+            if isinstance(error, WeftError):
+                raise converted(error, name, seconds) from error
+            raise
         assert request is not None
         work = RequestWork(name, request, outputs, seconds, finish)
         work._profile = close
@@ -397,13 +400,19 @@ class Operations:
     # ---- end
 
     def abort(self) -> None:
-        """Fail all operations of the group, on all ranks."""
-        self.comm.abort("the process group was aborted")
+        """Fail all operations of the group, on all ranks. Does nothing after `shutdown`."""
+        with self._ending:
+            if not self.comm.closed:
+                self.comm.abort("the process group was aborted")
 
     def shutdown(self) -> None:
         """Leave the group. Operations that are outstanding fail."""
-        with self._calls:
+        with self._calls, self._ending:
             self.comm.close()
+
+    def _check_alive(self, name: str) -> None:
+        if self.comm.closed:
+            raise refused(name, "the process group was destroyed: create a new one", RuntimeError)
 
     # ---- checks
 

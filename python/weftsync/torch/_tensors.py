@@ -22,6 +22,7 @@ _Red = dist.ReduceOp.RedOpType
 _OPS = {_Red.SUM: Op.SUM, _Red.AVG: Op.AVG, _Red.PRODUCT: Op.PROD, _Red.MIN: Op.MIN, _Red.MAX: Op.MAX,
         _Red.BAND: Op.BAND, _Red.BOR: Op.BOR, _Red.BXOR: Op.BXOR, _Red.PREMUL_SUM: Op.PREMUL_SUM}
 _COMPLEX_OPS = (Op.SUM, Op.AVG, Op.PREMUL_SUM)
+_UNDIVIDED = (torch.uint16, torch.uint32, torch.uint64)  # torch has no division for them
 _BITWISE = (Op.BAND, Op.BOR, Op.BXOR)
 
 
@@ -48,6 +49,9 @@ def _reduction(kind: Any, dtype: torch.dtype, size: int) -> Reduction:
         raise refused("reduction", f"all_reduce does not support {kind} on complex tensors", RuntimeError)
     if dtype == torch.bool and op in (Op.AVG, Op.PREMUL_SUM):
         raise refused("reduction", f"Cannot use ReduceOp.{op.name} with Boolean tensors", RuntimeError)
+    if op == Op.AVG and dtype in _UNDIVIDED:
+        raise refused("reduction", f"Cannot use ReduceOp.AVG with elements of type {dtype}, which torch cannot divide: "
+                      "use ReduceOp.SUM", RuntimeError)
     if op == Op.AVG and not (dtype.is_floating_point or dtype.is_complex):
         return Reduction(Op.SUM, divisor=size)
     return Reduction(op)

@@ -48,8 +48,9 @@ class Work(dist.Work):
             if self._done:
                 return
             if error is None and self._finish is not None:
+                finish, self._finish = self._finish, self._broken  # Ctrl-C may end finish, which must not run twice
                 try:
-                    self._finish()
+                    finish()
                 except Exception as problem:
                     error = problem
             self._finish = None
@@ -61,6 +62,11 @@ class Work(dist.Work):
             future = self._future
         if future is not None:
             self._fulfil(future)
+
+    def _broken(self) -> None:
+        """Take the place of a finish that an exception of a signal handler has ended."""
+        raise RuntimeError(f"weft {self.name}: an exception of a signal handler (Ctrl-C) came while the result was "
+                           "written: the contents of the output tensors are undefined")
 
     def _fulfil(self, future: torch.futures.Future[Any]) -> None:
         if self._error is None:
