@@ -11,7 +11,7 @@ if [ "$(cat "$outside/stamp" 2>/dev/null)" != "$stamp" ]; then
   command -v pkg-config >/dev/null || { echo "no pkg-config here"; exit 77; }
   rm -rf "$outside"
   mkdir -p "$outside"
-  meson install -C "$build" --no-rebuild --quiet --destdir "$outside/root"
+  meson install -C "$build" --no-rebuild --quiet --tags devel,runtime --destdir "$outside/root"
   pc=$(find "$outside/root" -name weft.pc)
   export PKG_CONFIG_PATH="$(dirname "$pc")" PKG_CONFIG_SYSROOT_DIR="$outside/root"
   cp "$source" "$outside/program.c"
