@@ -9,6 +9,7 @@
 #include <iterator>
 #include <mutex>
 #include <set>
+#include <sstream>
 
 #include "base/guard.h"
 #include "base/text.h"

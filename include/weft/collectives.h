@@ -137,8 +137,8 @@ WEFT_API weft_status weft_group_end(weft_comm* comm, weft_request** request);
  * (WEFT_ERR_PEER_FAILED) fail only the request, not the communicator; the exception is data that is being
  * moved and does not arrive within another second. The other rank continues: a message that its sender gave
  * up matches no receive, or fails its receive with WEFT_ERR_CANCELLED if a part of it had arrived. A send
- * whose receive gave up completes. Messages whose sends are complete can be received after their sender has
- * left (see weft_comm_destroy).
+ * whose receive gave up completes. A send that completed before its receiver left may never be received.
+ * Messages whose sends are complete can be received after their sender has left (see weft_comm_destroy).
  *
  * options: as for all collectives; a stream of a device is WEFT_ERR_UNSUPPORTED.
  * Threads: any thread. The messages of one thread keep their order. Since 0.9 */

@@ -3,8 +3,67 @@
 #include <charconv>
 #include <cstdint>
 #include <cstdio>
+#include <initializer_list>
+#include <iterator>
 
 namespace weft {
+namespace {
+
+std::string joined(std::initializer_list<const TextPart*> pieces) {
+  size_t length = 0;
+  for (const TextPart* const piece : pieces) length += piece->text().size();
+  std::string text;
+  text.reserve(length);
+  for (const TextPart* const piece : pieces) text += piece->text();
+  return text;
+}
+
+}  // namespace
+
+TextPart::TextPart(double number) {
+  const int length = std::snprintf(digits_, sizeof digits_, "%g", number);
+  text_ = std::string_view(digits_, static_cast<size_t>(length));
+}
+
+TextPart::TextPart(const void* address) {
+  const int length = std::snprintf(digits_, sizeof digits_, "%p", address);
+  text_ = std::string_view(digits_, static_cast<size_t>(length));
+}
+
+void TextPart::put(int64_t number) {
+  const auto [end, error] = std::to_chars(digits_, std::end(digits_), number);
+  text_ = std::string_view(digits_, static_cast<size_t>(end - digits_));
+}
+
+void TextPart::put(uint64_t number) {
+  const auto [end, error] = std::to_chars(digits_, std::end(digits_), number);
+  text_ = std::string_view(digits_, static_cast<size_t>(end - digits_));
+}
+
+std::string cat(const TextPart& a) {
+  return std::string(a.text());
+}
+
+std::string cat(const TextPart& a, const TextPart& b) {
+  return joined({&a, &b});
+}
+
+std::string cat(const TextPart& a, const TextPart& b, const TextPart& c) {
+  return joined({&a, &b, &c});
+}
+
+std::string cat(const TextPart& a, const TextPart& b, const TextPart& c, const TextPart& d) {
+  return joined({&a, &b, &c, &d});
+}
+
+std::string cat(const TextPart& a, const TextPart& b, const TextPart& c, const TextPart& d,
+                const TextPart& e) {
+  return joined({&a, &b, &c, &d, &e});
+}
+
+void append(std::string* text, std::span<const TextPart> pieces) {
+  for (const TextPart& piece : pieces) *text += piece.text();
+}
 
 std::string bytes_text(uint64_t bytes) {
   static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};

@@ -62,6 +62,7 @@ weft_status weft_request_wait(weft_request* request, int64_t timeout_ms) {
     if (timeout_ms < WEFT_TIMEOUT_POLL) return check_timeout("timeout_ms", timeout_ms, true);
     Engine& engine = request->context->engine();
     const Deadline deadline = Deadline::after(engine.clock(), timeout_ms, WEFT_DEFAULT_OP_TIMEOUT_MS);
+    const Waiter waiter(*request);
     const bool done = engine.wait([&] { return request->done(); }, deadline);
     after_progress(*request->context);
     if (!done) return Status::error(Code::kNotDone, "the operation of this request is not complete yet");

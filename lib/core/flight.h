@@ -67,6 +67,7 @@ struct FlightMessage {
   uint64_t count = 0;
   uint64_t waiting_since_ns = 0;  // first clock read since its call; 0: none
   State state = State::kUnmatched;
+  uint32_t waiters = 0;  // threads of the program that are blocked until it is complete
 
   bool running() const { return state == State::kUnmatched || state == State::kMoving; }
   std::string text() const;  // "recv_tagged f32 x 10 from any rank with tag 7"

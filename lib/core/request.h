@@ -24,6 +24,7 @@ struct Request {
   std::optional<uint64_t> moved_bytes = {};  // as CollectiveLane::moved_bytes; valid once done
   Request* next = nullptr;                   // link in the lane's queue
   void (*retire)(Request*) = nullptr;        // called last by the lane, when it is finished with the request
+  std::atomic<uint32_t> waiters{0};          // threads of the program that are blocked until it is done
 
   bool done() const { return done_.load(std::memory_order_acquire); }
   // Completes the request. Called by the lane, once. If retire is null, nothing touches the request
@@ -43,6 +44,20 @@ struct Request {
 
  private:
   std::atomic<bool> done_{false};
+};
+
+// Counts the calling thread among the request's waiters.
+class Waiter {
+ public:
+  explicit Waiter(Request& request) : request_(request) {
+    request_.waiters.fetch_add(1, std::memory_order_relaxed);
+  }
+  ~Waiter() { request_.waiters.fetch_sub(1, std::memory_order_relaxed); }
+  Waiter(const Waiter&) = delete;
+  Waiter& operator=(const Waiter&) = delete;
+
+ private:
+  Request& request_;
 };
 
 }  // namespace weft

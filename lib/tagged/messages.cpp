@@ -128,7 +128,8 @@ void Messages::cancel(const Request& request) {
   });
 }
 
-void Messages::await(const Request& request) {
+void Messages::await(Request& request) {
+  const Waiter waiter(request);
   Engine& engine = comm_.context().engine();
   const auto done = [&] { return request.done(); };
   if (engine.wait(done, Deadline::never())) return;
@@ -227,7 +228,7 @@ void Messages::begin_send(Operation& send) {
   const int rank = send.peer();
   if (is_own(rank)) return own_.send(send);
   if (Status opened = open(rank); !opened.ok()) return complete(send, std::move(opened));
-  if (peer(rank).gone) return complete(send, left(comm_.rank(), rank, send));
+  if (peer(rank).gone || comm_.departed(rank)) return complete(send, left(comm_.rank(), rank, send));
   count(send);
   peer(rank).outgoing.send(send);
 }

@@ -46,7 +46,7 @@ class Messages final : public CommPart, private Owner {
   // with kCancelled only if its sender gives up that message.
   void cancel(const Request& request);
   // Waits for a submitted request; drives progress meanwhile. An interrupt ends only the request.
-  void await(const Request& request);
+  void await(Request& request);
 
   void close() override;
   bool quiet() override;

@@ -34,6 +34,7 @@ FlightMessage flight_of(const Operation& operation) {
   message.dtype = operation.dtype();
   message.count = operation.request->args.count;
   message.waiting_since_ns = operation.since_ns;
+  message.waiters = operation.request->waiters.load(std::memory_order_relaxed);
   message.state = moving ? FlightMessage::State::kMoving : FlightMessage::State::kUnmatched;
   return message;
 }

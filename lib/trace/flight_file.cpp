@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <iomanip>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "base/text.h"
@@ -36,7 +36,9 @@ const char* kind_name(LaneKey::Kind kind) {
 }
 
 std::string hex(uint64_t number) {
-  return cat(std::hex, std::setw(16), std::setfill('0'), number);
+  std::array<char, 17> digits{};
+  std::snprintf(digits.data(), digits.size(), "%016llx", static_cast<unsigned long long>(number));
+  return digits.data();
 }
 
 std::string shortened(const std::string& text, size_t most = kMaxText) {
@@ -107,6 +109,7 @@ Json message_json(const FlightMessage& message, uint64_t now_ns) {
   json["state"] = kStates[static_cast<size_t>(message.state)];
   if (message.running() && message.waiting_since_ns != 0)
     json["waiting_ms"] = waiting_ms(message.waiting_since_ns, now_ns);
+  if (message.running()) json["waiters"] = message.waiters;
   return json;
 }
 

@@ -2,10 +2,12 @@
 // request.
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <thread>
 
 #include "capi/ranks.h"
 #include "support/catch.h"
@@ -98,11 +100,22 @@ TEST_CASE("the record contains tagged messages in flight, with their tags") {
   CHECK(weft_recv_tagged(alone.comm, &number, 1, WEFT_DTYPE_F32, WEFT_ANY_SOURCE, 0xabc, nullptr, nullptr,
                          &request) == WEFT_OK);
   CHECK(weft_flight_write(alone.comm, alone.folder.string().c_str()) == WEFT_OK);
-  const std::string record = alone.record();
+  std::string record = alone.record();
   INFO(record);
+  CHECK(record.find("\"waiters\":0") != std::string::npos);
   CHECK(record.find("\"messages\":[{\"kind\":\"receive\",\"tag\":\"0000000000000abc\",\"dtype\":\"f32\","
                     "\"count\":1,\"state\":\"unmatched\"") != std::string::npos);
+  weft_status waited = WEFT_OK;
+  std::thread waiter([&] { waited = weft_request_wait(request, 60'000); });
+  for (int looks = 0; looks < 6000 && record.find("\"waiters\":1") == std::string::npos; looks++) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    CHECK(weft_flight_write(alone.comm, alone.folder.string().c_str()) == WEFT_OK);
+    record = alone.record();
+  }
+  CHECK(record.find("\"waiters\":1") != std::string::npos);
   CHECK(weft_request_cancel(request) == WEFT_OK);
+  waiter.join();
+  CHECK(waited == WEFT_ERR_CANCELLED);
   CHECK(weft_request_release(&request) == WEFT_OK);
 }
 

@@ -111,6 +111,21 @@ TEST_CASE("extents are reused, merged, and never allocated twice") {
   CHECK(b == 4 * Arena::kAlignment);  // not at the place of c
 }
 
+TEST_CASE("text is concatenated from words, characters and numbers of every width") {
+  const std::string word = "word";
+  CHECK(cat(word) == "word");
+  CHECK(cat("a", 'b') == "ab");
+  CHECK(cat(word, std::string_view("view"), "") == "wordview");
+  CHECK(cat(int8_t{-128}, ' ', uint8_t{200}, ' ', true) == "-128 200 1");
+  CHECK(cat(INT64_MIN, " ", UINT64_MAX, " ", 0.25, " ", 1e300) ==
+        "-9223372036854775808 18446744073709551615 0.25 1e+300");
+  CHECK(cat(1, 2u, 3l, 4ul, short{5}, 6ll, "seven") == "123456seven");
+  const auto* const address = reinterpret_cast<const std::byte*>(uintptr_t{0xabc});
+  CHECK(cat("at ", address) == "at 0xabc");
+  CHECK(list_text(std::vector<int>{3, 1, 2}) == "3, 1, 2");
+  CHECK(list_text(std::vector<int>{3, 1, 2}, 1) == "3 and 2 more");
+}
+
 TEST_CASE("byte counts are printed in readable units") {
   CHECK(bytes_text(640) == "640 B");
   CHECK(bytes_text(1u << 20) == "1 MiB");

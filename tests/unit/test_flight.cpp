@@ -56,6 +56,12 @@ FlightMessage message(bool sends, int peer, uint64_t tag,
   message.dtype = Dtype::kF32;
   message.count = 4;
   message.state = state;
+  message.waiters = message.running() ? 1 : 0;
+  return message;
+}
+
+FlightMessage asynchronous(FlightMessage message) {
+  message.waiters = 0;
   return message;
 }
 
@@ -92,6 +98,7 @@ TEST_CASE("a flight record can be written and read without change") {
   record.messages = {message(true, 1, 7, FlightMessage::State::kFinished),
                      message(false, FlightMessage::kAnyPeer, FlightMessage::kAnyTag)};
   record.messages[1].waiting_since_ns = 4'000'000'000;
+  record.messages[1].waiters = 2;
   FlightFile read;
   REQUIRE(parse_flight(flight_text(record), &read).text() == "");
   CHECK(read.record.comm == record.comm);
@@ -113,6 +120,8 @@ TEST_CASE("a flight record can be written and read without change") {
   CHECK(read.record.messages[0].state == FlightMessage::State::kFinished);
   CHECK(read.record.messages[1].text() == "recv_tagged f32 x 4 from any rank with any tag");
   CHECK(read.record.messages[1].state == FlightMessage::State::kUnmatched);
+  CHECK(read.record.messages[0].waiters == 0);
+  CHECK(read.record.messages[1].waiters == 2);
   CHECK(read.record.now_ns - read.record.messages[1].waiting_since_ns == 1'000'000'000);
 }
 
@@ -263,6 +272,18 @@ TEST_CASE("ranks whose tagged messages wait for each other are in a deadlock, un
       diagnose({with_messages(0, 2, {message(false, 1, 7)}), file(1, 2, {lane(0, 3, {0})})});
   CHECK(mixed.cause == Diagnosis::Cause::kDeadlock);
   CHECK(says(mixed.text, "Rank 1 waited for rank 0 in lane 0, slot 3"));
+}
+
+TEST_CASE("tagged messages in flight for which no thread is blocked wait for no rank") {
+  const FlightMessage receive = asynchronous(message(false, 1, 7));
+  const FlightMessage send = asynchronous(message(true, 0, 8));
+  CHECK(diagnose({with_messages(0, 2, {receive}), with_messages(1, 2, {send})}).ranks.empty());
+  // Rank 0 waits in a collective for rank 1, which computes.
+  FlightFile waits = file(0, 2, {lane(0, 3, {1})});
+  waits.record.messages = {receive};
+  const Diagnosis diagnosis = diagnose({waits, with_messages(1, 2, {send})});
+  CHECK(diagnosis.cause == Diagnosis::Cause::kAbsent);
+  CHECK(diagnosis.ranks == std::vector<int>{1});
 }
 
 TEST_CASE("records of a working communicator name no rank") {

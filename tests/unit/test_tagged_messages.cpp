@@ -600,7 +600,7 @@ TEST_CASE("a deadline fails only its message") {
 
 TEST_CASE("messages of a rank that has left are received; what still needs it fails alone") {
   pair([](Rank& self) {
-    Mail first(4), second(4), any(4), send(100'000), late(4);
+    Mail first(4), second(4), any(4), send(100'000), short_send(4), late(4);
     if (self.rank == 1) {
       submit(self, first, Coll::kSend, 0, 1);
       wait(self, first, "send");
@@ -612,9 +612,10 @@ TEST_CASE("messages of a rank that has left are received; what still needs it fa
     submit(self, second, Coll::kRecv, 1, 1);
     submit(self, any, Coll::kRecv, kAnySource, 2);
     submit(self, send, Coll::kSend, 1, 3);
+    submit(self, short_send, Coll::kSend, 1, 3);
     wait(self, first, "the message that was sent before");
     self.expect(first.request.result, "the message that was sent before");
-    for (const Mail* mail : {&second, &any, &send}) {
+    for (const Mail* mail : {&second, &any, &send, &short_send}) {
       wait(self, *mail, "an operation");
       self.expect(mail->code() == Code::kPeerFailed, mail->request.result.text());
     }

@@ -47,7 +47,8 @@ std::string upper(std::string text) {
   return text;
 }
 
-// An operation in flight of some rank that waits for others: on a lane, or a tagged message.
+// An operation in flight of some rank that waits for others: on a lane, or a tagged message for which a
+// thread of the program is blocked.
 struct Wait {
   const FlightFile* file = nullptr;
   const FlightLane* lane = nullptr;
@@ -79,7 +80,8 @@ Wait wait_of(const FlightFile& file, int rank = -1) {
   }
   for (const FlightMessage& message : file.record.messages) {
     const bool any = message.peer == FlightMessage::kAnyPeer;
-    if (!message.running() || message.peer == file.record.rank || (any && file.record.size == 1)) continue;
+    if (!message.running() || message.waiters == 0) continue;
+    if (message.peer == file.record.rank || (any && file.record.size == 1)) continue;
     if (rank < 0 || any || message.peer == rank) return {&file, nullptr, nullptr, &message};
   }
   return {};

@@ -219,6 +219,7 @@ weft::FlightMessage message_of(const json& given, int size, Status* status) {
                   : state == "moving"   ? State::kMoving
                   : state == "finished" ? State::kFinished
                                         : State::kFailed;
+  message.waiters = static_cast<uint32_t>(fields.number("waiters", UINT32_MAX, 0));
   if (fields.has("waiting_ms"))
     message.waiting_since_ns = kNowNs - fields.number("waiting_ms", 1u << 31) * 1'000'000;
   return message;
