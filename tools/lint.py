@@ -10,11 +10,14 @@ headers  every header of lib, backends and hooks compiles alone; the public ones
          Headers that a source includes first are left to `tidy`.
          Those of a backend that is not built are left out
 includes every source of lib, backends and hooks compiles without precompiled headers, with the build folder's compiler and
-         with clang. Only by name (--only includes), because it takes 17 minutes of CPU and tidy finds most of it
+         with clang: 17 minutes of CPU, so only by name (--only includes) or with --recent, and then without clang, because
+         tidy compiles the same files with it
 reference  Doxygen over the public headers: every item has a comment. Its HTML is in BUILD/reference
 types    mypy over the Python package
 tidy     clang-tidy over lib, backends and hooks, with the flags of the build folder, without precompiled headers. It takes
-         most of the time; --recent N leaves out files that the last N commits have not changed
+         most of the time
+
+--recent N: includes and tidy leave out files that the last N commits have not changed.
 """
 import argparse
 import concurrent.futures
@@ -200,31 +203,6 @@ def check_headers(arguments):
     return in_parallel(arguments.jobs, compile_alone, jobs)
 
 
-def check_includes(arguments):
-    def compile_without_code(item):
-        path, entry, compiler = item
-        words = shlex.split(entry["command"])
-        at = words.index("-o")
-        words = [word for word in words[:at] + words[at + 2:] if word != "ccache"]
-        if compiler:
-            words[0] = compiler
-            words.append("-Wno-unknown-warning-option")
-        text = output_of([*words, "-fsyntax-only"], cwd=entry["directory"])
-        return text and f"{path} ({words[0]}):\n{text}"
-
-    compilers = [None, shutil.which("clang++")] if shutil.which("clang++") else [None]
-    return in_parallel(arguments.jobs, compile_without_code,
-                       [(path, entry, compiler) for path, entry in code_entries(arguments.build).items()
-                        if not path.endswith(".cu") for compiler in compilers])
-
-
-def check_types(arguments):
-    # NumPy's types come from this interpreter's installation.
-    command = [str(TOOLS / "mypy"), "--config-file", "pyproject.toml", "--python-executable", sys.executable,
-               "--cache-dir", str(arguments.build / "mypy"), "--no-error-summary", "python/weftsync"]
-    return [text for text in [output_of(command)] if text]
-
-
 def recently_changed(commits):
     """Returns the paths, without their endings, of what the last commits and the working tree have changed.
 
@@ -237,11 +215,41 @@ def recently_changed(commits):
     return {str((ROOT / name).with_suffix("")) for name in names if name}
 
 
+def only_recent(entries, arguments):
+    """Returns the entries of files that the last commits have changed; all of them without --recent."""
+    if not arguments.recent:
+        return entries
+    changed = recently_changed(arguments.recent)  # a header's problems appear for the source of the same name
+    return {path: entry for path, entry in entries.items() if str(Path(path).with_suffix("")) in changed}
+
+
+def check_includes(arguments):
+    def compile_without_code(item):
+        path, entry, compiler = item
+        words = shlex.split(entry["command"])
+        at = words.index("-o")
+        words = [word for word in words[:at] + words[at + 2:] if word != "ccache"]
+        if compiler:
+            words[0] = compiler
+            words.append("-Wno-unknown-warning-option")
+        text = output_of([*words, "-fsyntax-only"], cwd=entry["directory"])
+        return text and f"{path} ({words[0]}):\n{text}"
+
+    compilers = [None, shutil.which("clang++")] if shutil.which("clang++") and not arguments.recent else [None]
+    entries = only_recent(code_entries(arguments.build), arguments)
+    return in_parallel(arguments.jobs, compile_without_code, [(path, entry, compiler) for path, entry in entries.items()
+                                                              if not path.endswith(".cu") for compiler in compilers])
+
+
+def check_types(arguments):
+    # NumPy's types come from this interpreter's installation.
+    command = [str(TOOLS / "mypy"), "--config-file", "pyproject.toml", "--python-executable", sys.executable,
+               "--cache-dir", str(arguments.build / "mypy"), "--no-error-summary", "python/weftsync"]
+    return [text for text in [output_of(command)] if text]
+
+
 def check_tidy(arguments):
-    files = code_entries(arguments.build)
-    if arguments.recent:
-        changed = recently_changed(arguments.recent)  # a header's problems appear for the source of the same name
-        files = {path: entry for path, entry in files.items() if str(Path(path).with_suffix("")) in changed}
+    files = only_recent(code_entries(arguments.build), arguments)
     if arguments.files:
         files = {path: entry for path, entry in files.items() if arguments.files in path}
     database = arguments.build / "lint"
@@ -269,13 +277,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=Path, help="a configured build folder")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
-    parser.add_argument("--only", default=" ".join(name for name in CHECKS if name != "includes"), help="checks to run")
+    parser.add_argument("--only", help="checks to run (default: all; includes only with --recent)")
     parser.add_argument("--files", default="", help="for tidy: only files whose path contains this")
-    parser.add_argument("--recent", type=int, default=0, metavar="N", help="for tidy: only what the last N commits changed")
+    parser.add_argument("--recent", type=int, default=0, metavar="N", help="only what the last N commits changed")
     arguments = parser.parse_args()
     arguments.build = arguments.build.resolve()
     failed = []
-    for name in arguments.only.replace(",", " ").split():
+    names = [name for name in CHECKS if name != "includes" or arguments.recent]
+    if arguments.only:
+        names = arguments.only.replace(",", " ").split()
+    for name in names:
         begin = time.monotonic()
         problems = CHECKS[name](arguments)
         print(f"lint {name:9} {'FAILED' if problems else 'ok'} ({time.monotonic() - begin:.0f} s)", flush=True)
