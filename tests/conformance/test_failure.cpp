@@ -6,13 +6,29 @@
 #include "calls.h"
 #include "device.h"
 #include "support/catch.h"
+#include "support/sampling.h"
+#include "support/seed.h"
+#include "support/simulation.h"
 
 using namespace weft;
 using namespace weft::test;
 
+namespace {
+
+// Returns each rank below `size`, or in a sample one of them.
+std::vector<int> some_ranks(int size, Random& random) {
+  const int first = static_cast<int>(random.below(static_cast<uint64_t>(size)));
+  std::vector<int> ranks(sampling(static_cast<uint64_t>(size), 1, 1));
+  for (size_t i = 0; i < ranks.size(); i++) ranks[i] = (first + static_cast<int>(i)) % size;
+  return ranks;
+}
+
+}  // namespace
+
 TEST_CASE("a rank that does not call is named by the deadline's error") {
+  Random random(base_seed());
   for (const BackendRow& row : backend_rows()) {
-    for (int absent = 0; absent < 3; absent++) {
+    for (const int absent : some_ranks(3, random)) {
       RanksOptions options;
       options.comm.op_timeout_ms = 300;
       run_on(
@@ -50,8 +66,9 @@ TEST_CASE("a receive whose message never arrives names the sender") {
 }
 
 TEST_CASE("a rank that left is named by the ranks that still need it, and by no other") {
+  Random random(base_seed());
   for (const BackendRow& row : backend_rows()) {
-    for (int leaver = 0; leaver < 3; leaver++) {
+    for (const int leaver : some_ranks(3, random)) {
       run_on(row, 3, [&](Rank& self) {
         std::vector<int32_t> data(30'000, 1);
         Status status = run_there(row, self, all_reduce(data), {whole(data)});
@@ -72,7 +89,7 @@ TEST_CASE("a rank that left is named by the ranks that still need it, and by no 
 
 TEST_CASE("ranks may leave as soon as their own operations are complete") {
   for (const BackendRow& row : backend_rows()) {
-    for (int round = 0; round < 10; round++) {
+    for (uint64_t round = 0; round < sampling(10, 4, 4); round++) {
       run_on(row, 4, [&](Rank& self) {
         std::vector<int32_t> data(round % 2 == 0 ? 5 : 40'000, 1);
         self.expect(run_there(row, self, all_reduce(data), {whole(data)}), "all_reduce");

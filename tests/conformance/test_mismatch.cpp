@@ -15,7 +15,7 @@ using namespace weft::test;
 
 namespace {
 
-const uint64_t kSample = sampling(1, 4, 4);  // runs one case in kSample
+const uint64_t kSample = sampling(1, 8, 8);  // runs one case in kSample
 constexpr int kRanks = 3;
 
 struct Variant {
