@@ -82,7 +82,7 @@ class Job:
 
 
 def judge(found):
-    """Combine the ranks' answers: a test passes or is skipped if it is on all ranks."""
+    """Combine the ranks' answers: a test passes or is skipped if it does so on all ranks, and else fails."""
     for kind in ("fail", "mixed"):
         for rank, one in enumerate(found):
             if isinstance(one, dict) and one["outcome"] == "fail" and kind == "fail":
@@ -90,8 +90,9 @@ def judge(found):
             if isinstance(one, str) and kind == "mixed":
                 return "fail", f"rank {rank}: {one}"
     outcomes = {one["outcome"] for one in found}
-    if len(outcomes) > 1:  # ranks that take no part in a group pass where others skip
-        return "pass", ""
+    if len(outcomes) > 1:  # gloo's run demands equal exit codes of all ranks
+        rank, reason = next((rank, one["detail"]) for rank, one in enumerate(found) if one["outcome"] == "skip")
+        return "fail", f"rank {rank} skips the test, others pass it: {reason}"
     return outcomes.pop(), found[0]["detail"]
 
 
