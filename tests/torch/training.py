@@ -17,7 +17,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-INPUTS, CLASSES, BATCH, STEPS = 16, 4, 32, 20
+INPUTS, CLASSES, STEPS = 16, 4, 20
+PARTS = 2 * int(os.environ.get("WORLD_SIZE", 1))  # each rank's part of a batch is halved again
+BATCH, WIDTH = (-(-least // PARTS) * PARTS for least in (32, 24))  # all ranks have equal parts of them
+ADAM = {"lr": 0.01, "eps": 1e-4}  # a gradient that is mere rounding, far below eps, moves no parameter
 
 
 def batches(steps=STEPS):
@@ -69,7 +72,7 @@ class Transformer(nn.Module):
 
 
 def perceptron():
-    return nn.Sequential(nn.Linear(INPUTS, 24), nn.ReLU(), nn.Linear(24, CLASSES))
+    return nn.Sequential(nn.Linear(INPUTS, WIDTH), nn.ReLU(), nn.Linear(WIDTH, CLASSES))
 
 
 def seeded(make):
@@ -78,7 +81,7 @@ def seeded(make):
 
 
 def adam(model):
-    return torch.optim.Adam(model.parameters(), 0.01)
+    return torch.optim.Adam(model.parameters(), **ADAM)
 
 
 def step(model, optimizer, batch):
@@ -182,7 +185,7 @@ def weft_train_functional():
     padding = -total % size
     flat = torch.cat([one.detach().flatten() for one in parameters] + [torch.zeros(padding)])
     own = nn.Parameter(flat.chunk(size)[dist.get_rank()].clone())
-    optimizer = torch.optim.Adam([own], 0.01)
+    optimizer = torch.optim.Adam([own], **ADAM)
     for batch in batches():
         part = mine(batch)
         model.zero_grad()
