@@ -114,6 +114,25 @@ def program_gloo_world():
     dist.destroy_process_group()
 
 
+IMPORTS = ("import torch, weftsync", "import weftsync, torch", "import torch", "import weftsync.torch")
+
+
+def program_import_orders():
+    """every order of imports registers the backend, also `import torch` alone, in fresh processes"""
+    ends = """
+import torch.distributed as dist
+dist.init_process_group("weft", store=dist.HashStore(), rank=0, world_size=1)
+value = dist.torch.ones(2)
+dist.all_reduce(value)
+assert value.tolist() == [1, 1], value
+dist.destroy_process_group()
+"""
+    for imports in IMPORTS if os.environ["RANK"] == "0" else ():
+        found = subprocess.run([sys.executable, "-W", "ignore", "-c", imports + ends], check=False, text=True,
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        assert found.returncode == 0, f"{imports}\n{found.stdout}"
+
+
 def trains_alike(name):
     """Run a program of examples/pytorch with gloo, and with the two lines that choose Weft. Expect equal losses."""
     sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tools"), str(ROOT / "examples" / "pytorch")]

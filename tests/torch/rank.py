@@ -83,7 +83,7 @@ class Counter:
 
     def __init__(self):
         from weftsync.torch import _group
-        self.problems, self.compared = [], 0
+        self.problems, self.compared = [], 0  # texts, and how many calls were compared
         kind = _group.ProcessGroupWeft
         for name in (*self.WHOLE, *self.PARTS, *self.ALIASES):
             setattr(kind, name, self._counted(getattr(kind, name), name in self.PARTS))
@@ -145,7 +145,7 @@ class Rank:
         import training
         self.rank = int(os.environ["RANK"])
         self.module = module = load_suite()
-        self.own = {**behaviours.CASES, **training.CASES}
+        self.own = {**behaviours.CASES, **training.CASES, "weft_counted": self.counted}
         self.guard = GlooGuard({module.__file__, behaviours.__file__, training.__file__})
         self.counter = Counter()
 
@@ -158,6 +158,21 @@ class Rank:
         """The names of all tests: torch's in order of the name, then those of this folder."""
         own = list(self.own)
         return [name for name in unittest.TestLoader().getTestCaseNames(self.case) if name.startswith("test_")] + own
+
+    def counted(self):
+        """the calls of a group are compared when it ends, and one that the library did not count is a problem"""
+        import torch
+        import torch.distributed as dist
+        from behaviours import expect
+        before, problems = self.counter.compared, self.counter.problems
+        for surplus in (0, 1):
+            group = dist.new_group()
+            dist.all_reduce(torch.ones(2), group=group)
+            group.calls += surplus
+            dist.destroy_process_group(group)
+            expect(len(problems) == surplus, "problems", *problems)
+        expect(self.counter.compared == before + 3, "compared", before, self.counter.compared)
+        problems.clear()
 
     def run(self, test, folder):
         """Run one test. Returns its outcome and details."""
