@@ -152,7 +152,10 @@ class Variables {
   }
   Status bad(const char* name, const std::string& wanted) const {
     std::string value = text_or_empty(name);
-    if (value.size() > kShown) value = value.substr(0, kShown) + "...";
+    if (value.size() > kShown) {
+      value.erase(kShown);
+      value.append("...");
+    }
     return Status::error(Code::kArg, cat(name, " is \"", value, "\", but must be ", wanted));
   }
 
