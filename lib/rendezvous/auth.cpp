@@ -42,16 +42,6 @@ Hello decode_hello(ByteView bytes) {
   return hello;
 }
 
-std::string version_text(const Hello& hello) {
-  return cat("Weft ", hello.weft / 10000, ".", hello.weft / 100 % 100, ".", hello.weft % 100, " (protocol ",
-             hello.protocol, ")");
-}
-
-// Ranks of different minor versions may lay out shared memory differently.
-bool compatible(const Hello& a, const Hello& b) {
-  return a.protocol == b.protocol && a.weft / 100 == b.weft / 100;
-}
-
 Status compare(const Hello& mine, const Hello& theirs) {
   if (theirs.role == mine.role || (theirs.role != Role::kClient && theirs.role != Role::kServer)) {
     return Status::error(
@@ -75,6 +65,15 @@ Status compare(const Hello& mine, const Hello& theirs) {
 }
 
 }  // namespace
+
+std::string version_text(const Versions& versions) {
+  return cat("Weft ", versions.weft / 10000, ".", versions.weft / 100 % 100, ".", versions.weft % 100,
+             " (protocol ", versions.protocol, ")");
+}
+
+bool compatible(const Versions& a, const Versions& b) {
+  return a.protocol == b.protocol && a.weft / 100 == b.weft / 100;
+}
 
 Status init_crypto() {
   if (sodium_init() >= 0) return {};

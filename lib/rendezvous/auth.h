@@ -17,6 +17,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 
 #include "base/buffer.h"
 #include "base/status.h"
@@ -40,17 +41,25 @@ Status init_crypto();
 Key random_key();
 
 // Incremented with every change of the protocol between ranks, in this folder and in backends.
-inline constexpr uint32_t kProtocolVersion = 2;
+inline constexpr uint32_t kProtocolVersion = 3;
 // Same value as WEFT_VERSION_NUMBER.
 inline constexpr uint32_t kWeftVersion =
     WEFT_VERSION_MAJOR * 10000 + WEFT_VERSION_MINOR * 100 + WEFT_VERSION_PATCH;
 
+// The versions of a process.
+struct Versions {
+  uint32_t protocol = kProtocolVersion;
+  uint32_t weft = kWeftVersion;
+};
+// Returns "Weft 0.9.0 (protocol 3)".
+std::string version_text(const Versions& versions);
+// Ranks of different minor versions may lay out shared memory differently.
+bool compatible(const Versions& a, const Versions& b);
+
 enum class Role : uint8_t { kClient = 1, kServer = 2 };
 
 // The fields of a hello after its magic. Tests construct invalid ones.
-struct Hello {
-  uint32_t protocol = kProtocolVersion;
-  uint32_t weft = kWeftVersion;
+struct Hello : Versions {
   bool secret = false;
   Role role = Role::kClient;
   Key nonce{};

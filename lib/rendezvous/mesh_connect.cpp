@@ -82,9 +82,16 @@ Status MeshConnector::listen_and_publish() {
   std::vector<Bytes> all;
   WEFT_TRY(exchange_.all_gather(encode(mine), &all, options_.deadline));
   for (size_t rank = 0; rank < all.size(); rank++) {
+    const int name = exchange_.name(static_cast<int>(rank));
+    const std::optional<Versions> versions = versions_of(all[rank]);
+    if (versions && !compatible(*versions, {})) {
+      return Status::error(Code::kVersion, cat("rank ", name, " is ", version_text(*versions), ", rank ",
+                                               exchange_.name(exchange_.rank()), " is ", version_text({}),
+                                               ": install the same Weft on all hosts"))
+          .with_ranks({name});
+    }
     Advertisement theirs;
     if (!decode(all[rank], &theirs)) {
-      const int name = exchange_.name(static_cast<int>(rank));
       return Status::error(Code::kMismatch, cat("rank ", name, " sent ", all[rank].size(),
                                                 " bytes that are not its addresses: all ranks must create "
                                                 "the communicator together, with one version of Weft"))

@@ -9,11 +9,14 @@ namespace {
 
 constexpr uint32_t kMaxName = 100;
 constexpr uint32_t kMaxHost = 255;
+constexpr uint32_t kMagic = 0x54464557;  // "WEFT"
+constexpr size_t kVersionBytes = 12;     // the magic and the versions
 
 }  // namespace
 
 Bytes encode(const Advertisement& advertisement) {
   ByteWriter writer;
+  writer.put(kMagic).put(advertisement.versions.protocol).put(advertisement.versions.weft);
   writer.put_string(advertisement.unix_name).put(advertisement.tcp_port);
   const size_t hosts = std::min(advertisement.hosts.size(), kMaxHosts);
   writer.put(static_cast<uint32_t>(hosts));
@@ -22,7 +25,11 @@ Bytes encode(const Advertisement& advertisement) {
 }
 
 bool decode(ByteView bytes, Advertisement* advertisement) {
+  const std::optional<Versions> versions = versions_of(bytes);
+  if (!versions || !compatible(*versions, {})) return false;
+  advertisement->versions = *versions;
   ByteReader reader(bytes);
+  reader.get_raw(kVersionBytes);
   advertisement->unix_name = reader.get_string(kMaxName);
   advertisement->tcp_port = reader.get<uint16_t>();
   const uint32_t hosts = reader.get<uint32_t>();
@@ -36,6 +43,16 @@ bool decode(ByteView bytes, Advertisement* advertisement) {
   advertisement->heartbeat_timeout_ms = budget;
   std::copy(key.begin(), key.end(), advertisement->key.begin());
   return true;
+}
+
+std::optional<Versions> versions_of(ByteView bytes) {
+  ByteReader reader(bytes);
+  const auto magic = reader.get<uint32_t>();
+  Versions versions;
+  versions.protocol = reader.get<uint32_t>();
+  versions.weft = reader.get<uint32_t>();
+  if (!reader.ok() || magic != kMagic) return std::nullopt;
+  return versions;
 }
 
 Bytes hello_frame(int rank) {

@@ -13,6 +13,7 @@ namespace weft::mesh {
 
 // How to reach a rank; from rank 0 also the communicator's key.
 struct Advertisement {
+  Versions versions;
   std::string unix_name;              // abstract unix socket name
   uint16_t tcp_port = 0;              // 0: does not listen on TCP
   std::vector<std::string> hosts;     // addresses, in the order in which to try them
@@ -22,7 +23,11 @@ struct Advertisement {
 inline constexpr size_t kMaxHosts = 8;
 
 Bytes encode(const Advertisement& advertisement);
+// Returns false for anything that encode does not write, and for an advertisement of other versions.
 bool decode(ByteView bytes, Advertisement* advertisement);
+// Returns the versions in an advertisement; empty for other bytes. Advertisements of all versions begin with
+// them, because what follows may differ.
+std::optional<Versions> versions_of(ByteView bytes);
 
 // The first byte of every frame.
 enum class MeshFrame : uint8_t {

@@ -12,6 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const Bytes again = mesh::encode(advertisement);
     demand(std::equal(again.begin(), again.end(), bytes.begin(), bytes.end()));
   }
+  (void)mesh::versions_of(bytes);
   if (const auto rank = mesh::hello_rank(bytes)) {
     const Bytes again = mesh::hello_frame(*rank);
     demand(std::equal(again.begin(), again.end(), bytes.begin(), bytes.end()));

@@ -383,6 +383,31 @@ TEST_CASE("a rank that cannot be reached is named at the deadline, with the reas
   CHECK(result.text().find("refused") != std::string::npos);
 }
 
+TEST_CASE("ranks of different versions that meet over the program's channel report both versions") {
+  for (const Versions theirs :
+       {Versions{kProtocolVersion + 1, kWeftVersion}, Versions{kProtocolVersion, 20300}}) {
+    const std::string store = unique_store();
+    Status result;
+    std::thread thread([&] {
+      std::unique_ptr<SocketMesh> mesh;
+      result = form(store, 1, 2, {}, &mesh);
+    });
+    std::unique_ptr<StoreExchange> exchange;
+    REQUIRE(StoreExchange::make(store_options(store, 0, 2), system_clock, silent, in_ms(kPlenty), &exchange)
+                .ok());
+    // Only the versions at the beginning are the same in all versions.
+    Bytes other = mesh::encode({theirs, "another layout follows", 0, {}, -1, {}});
+    other.resize(other.size() - 7);
+    std::vector<Bytes> all;
+    CHECK(exchange->all_gather(other, &all, in_ms(kPlenty)).ok());
+    thread.join();
+    CHECK(result.code() == Code::kVersion);
+    CHECK(result.info().ranks == std::vector<int>{0});
+    CHECK(result.text() == cat("rank 0 is ", version_text(theirs), ", rank 1 is ", version_text({}),
+                               ": install the same Weft on all hosts"));
+  }
+}
+
 TEST_CASE("ranks that share no unix sockets connect over TCP and hand over no descriptors") {
   Meshes meshes = form_all({Wiring{-1, true}, Wiring{-1, true}});
   CHECK(!meshes[0]->same_host(1));
