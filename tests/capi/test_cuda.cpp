@@ -7,6 +7,8 @@
 #include "capi/ranks.h"
 #include "support/catch.h"
 
+namespace capi_cuda {
+
 using namespace weft_test;
 
 using weft_test::kBackends;
@@ -434,3 +436,5 @@ TEST_CASE("an unusable CUDA runtime is reported with the reason") {
   CHECK(std::string(describe(nullptr).reason).find("no CUDA-capable device") != std::string::npos);
 }
 #endif
+
+}  // namespace capi_cuda

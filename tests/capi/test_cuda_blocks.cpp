@@ -8,6 +8,8 @@
 #include "capi/ranks.h"
 #include "support/catch.h"
 
+namespace capi_cuda_blocks {
+
 using namespace weft_test;
 
 namespace {
@@ -253,3 +255,5 @@ TEST_CASE("a stream continues when the group that it waits for is never ended, o
     CHECK(f.wrong == 0);
   }
 }
+
+}  // namespace capi_cuda_blocks

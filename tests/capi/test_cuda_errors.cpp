@@ -5,6 +5,8 @@
 #include "capi/cuda.h"
 #include "capi/ranks.h"
 
+namespace capi_cuda_errors {
+
 using namespace weft_test;
 
 namespace {
@@ -100,3 +102,5 @@ TEST_CASE("a CUDA call that fails inside Weft leaves the program's last error al
   }
 }
 #endif
+
+}  // namespace capi_cuda_errors

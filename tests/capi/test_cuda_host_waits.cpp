@@ -9,6 +9,8 @@
 #include "capi/cuda.h"
 #include "capi/ranks.h"
 
+namespace capi_cuda_host_waits {
+
 using namespace weft_test;
 
 namespace {
@@ -153,3 +155,5 @@ TEST_CASE("unknown flags of a context are refused by value") {
   CHECK(std::string(error.text).find("weft_context_options.flags has unknown flags 0x6") !=
         std::string::npos);
 }
+
+}  // namespace capi_cuda_host_waits

@@ -12,6 +12,8 @@
 #include "capi/ranks.h"
 #include "support/catch.h"
 
+namespace capi_cuda_misuse {
+
 using namespace weft_test;
 
 namespace {
@@ -285,3 +287,5 @@ TEST_CASE("a driver that is missing, too old or not one is named, and a stream i
   contains(reason_of(nullptr, folder), "libweft-cuda.so");
   std::filesystem::remove(folder);
 }
+
+}  // namespace capi_cuda_misuse

@@ -2,6 +2,8 @@
 #include "capi/programs.h"
 #include "support/seed.h"
 
+namespace capi_cuda_programs {
+
 using namespace weft_test;
 
 TEST_CASE("random programs give the bits of their twins in host memory") {
@@ -22,3 +24,5 @@ TEST_CASE("random programs give the bits of their twins in host memory") {
     if (!failures.empty()) return;
   }
 }
+
+}  // namespace capi_cuda_programs

@@ -2,6 +2,8 @@
 // results must have the same bits. Runs on the fake CUDA, which delays all work and runs it in halves.
 #include "capi/reducer_pair.h"
 
+namespace capi_cuda_reducer {
+
 using namespace weft_test;
 
 namespace {
@@ -414,3 +416,5 @@ TEST_CASE("after a rank has left the others sum retained device gradients again"
   }));
   failures.check();
 }
+
+}  // namespace capi_cuda_reducer

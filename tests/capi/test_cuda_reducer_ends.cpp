@@ -6,6 +6,8 @@
 
 #include "capi/reducer_pair.h"
 
+namespace capi_cuda_reducer_ends {
+
 using namespace weft_test;
 
 namespace {
@@ -187,3 +189,5 @@ TEST_CASE("the legacy default stream is refused by name during a capture, and no
   }));
   failures.check();
 }
+
+}  // namespace capi_cuda_reducer_ends

@@ -5,6 +5,8 @@
 
 #include "capi/reducer_pair.h"
 
+namespace capi_cuda_streams {
+
 using namespace weft_test;
 
 namespace {
@@ -330,3 +332,5 @@ TEST_CASE("a stream does not wait for a gradient whose call of ready follows it 
   }
 }
 #endif
+
+}  // namespace capi_cuda_streams

@@ -4,6 +4,8 @@
 
 #include "capi/fake_nccl.h"
 
+namespace capi_nccl {
+
 using namespace weft_test;
 
 namespace {
@@ -339,3 +341,5 @@ TEST_CASE("an unusable NCCL is reported with the reason") {
   CHECK(info.available == 0);
   CHECK(contains(info.reason, "/elsewhere/libnccl.so.2"));
 }
+
+}  // namespace capi_nccl

@@ -5,6 +5,8 @@
 
 #include "capi/nccl_memory.h"
 
+namespace capi_nccl_backend {
+
 using namespace weft_test;
 
 namespace {
@@ -258,3 +260,5 @@ TEST_CASE("nccl: splits of a communicator work beside it, their ranks in another
   }));
   failures.check();
 }
+
+}  // namespace capi_nccl_backend

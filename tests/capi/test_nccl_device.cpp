@@ -7,6 +7,8 @@
 
 #include "capi/fake_nccl.h"
 
+namespace capi_nccl_device {
+
 using namespace weft_test;
 
 namespace {
@@ -142,3 +144,5 @@ TEST_CASE("a device without its flag, and one below 0, are refused") {
   made = make("nccl", [](int, weft_comm_options* options) { options->reserved2 = 1; });
   for (const Made& mine : made) CHECK(has(mine.error, "weft_comm_options.reserved2 is "));
 }
+
+}  // namespace capi_nccl_device

@@ -6,6 +6,8 @@
 #include "capi/nccl_run.h"
 #include "capi/reducer_pair.h"
 
+namespace capi_nccl_graph {
+
 using namespace weft_test;
 
 namespace {
@@ -477,3 +479,5 @@ TEST_CASE("a launch that one rank does not make fails the communicator at the re
   }));
   failures.check();
 }
+
+}  // namespace capi_nccl_graph

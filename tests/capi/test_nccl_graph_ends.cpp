@@ -6,6 +6,8 @@
 
 #include "capi/fake_nccl.h"
 
+namespace capi_nccl_graph_ends {
+
 using namespace weft_test;
 
 namespace {
@@ -205,3 +207,5 @@ TEST_CASE("ranks that continue without a lost rank capture their steps anew") {
   }));
   failures.check();
 }
+
+}  // namespace capi_nccl_graph_ends

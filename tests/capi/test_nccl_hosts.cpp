@@ -6,6 +6,8 @@
 #include "capi/fake_nccl.h"
 #include "capi/programs.h"
 
+namespace capi_nccl_hosts {
+
 using namespace weft_test;
 
 namespace {
@@ -273,3 +275,5 @@ TEST_CASE("an abort during an NCCL operation inside hosts releases the program's
     failures.check();
   }
 }
+
+}  // namespace capi_nccl_hosts

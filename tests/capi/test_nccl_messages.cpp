@@ -4,6 +4,8 @@
 
 #include "capi/fake_nccl.h"
 
+namespace capi_nccl_messages {
+
 using namespace weft_test;
 
 namespace {
@@ -276,3 +278,5 @@ TEST_CASE("in caller mode device memory is sent through host memory") {
   failures.check();
   CHECK(fake_nccl_calls("ncclSend") == 0);
 }
+
+}  // namespace capi_nccl_messages

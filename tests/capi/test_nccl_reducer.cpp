@@ -8,6 +8,8 @@
 #include "capi/programs.h"
 #include "support/seed.h"
 
+namespace capi_nccl_reducer {
+
 using namespace weft_test;
 
 namespace {
@@ -408,3 +410,5 @@ TEST_CASE("ranks that continue without a lost rank bind their reducer to NCCL an
   }));
   failures.check();
 }
+
+}  // namespace capi_nccl_reducer

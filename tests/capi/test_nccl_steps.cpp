@@ -5,6 +5,8 @@
 
 #include "capi/nccl_memory.h"
 
+namespace capi_nccl_steps {
+
 using namespace weft_test;
 
 namespace {
@@ -170,3 +172,5 @@ TEST_CASE("nccl: reducers average gradients of devices, after local steps too, a
     }
   }
 }
+
+}  // namespace capi_nccl_steps
