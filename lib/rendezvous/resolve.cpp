@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <map>
 #include <memory>
@@ -23,12 +24,14 @@ struct Resolver::Question {
   // Runs on the thread.
   void ask() {
     status = guarded([&] { return first_address(host, false, &numeric); });
+    complete.store(true, std::memory_order_release);
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = ::write(answered.get(), &one, sizeof one);
   }
 
   std::string host;
-  Fd answered;  // an eventfd; the fields below may be read once it is readable
+  Fd answered;                         // an eventfd, readable once `complete` is set
+  std::atomic<bool> complete = false;  // the fields below may be read
   Status status;
   std::string numeric;
 };
@@ -83,7 +86,7 @@ Status Resolver::resolve(const std::string& host, Clock& clock, Deadline deadlin
   WEFT_TRY(questions_->find(host, on_thread_start, &question));
   bool answered = false;
   const Status waited = await_event(question->answered.get(), POLLIN, clock, deadline, &answered);
-  if (!answered) return waited.ok() ? late : waited;
+  if (!answered || !question->complete.load(std::memory_order_acquire)) return waited.ok() ? late : waited;
   questions_->close(question);
   *numeric = question->numeric;
   return question->status;
