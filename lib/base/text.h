@@ -14,6 +14,7 @@ namespace weft {
 // cat instantiate no template for their types: they are many, and compile faster.
 class TextPart {
  public:
+  // NOLINTBEGIN(google-explicit-constructor): implicit, see above
   TextPart(std::string_view text) : text_(text) {}
   TextPart(const std::string& text) : text_(text) {}
   TextPart(const char* text) : text_(text) {}
@@ -25,6 +26,7 @@ class TextPart {
   }
   TextPart(double number);
   TextPart(const void* address);
+  // NOLINTEND(google-explicit-constructor)
   TextPart(const TextPart&) = delete;
   TextPart& operator=(const TextPart&) = delete;
 
