@@ -9,12 +9,12 @@
 namespace weft {
 namespace {
 
-std::string joined(std::initializer_list<const TextPart*> pieces) {
+std::string joined(std::initializer_list<const TextPart*> parts) {
   size_t length = 0;
-  for (const TextPart* const piece : pieces) length += piece->text().size();
+  for (const TextPart* const part : parts) length += part->text().size();
   std::string text;
   text.reserve(length);
-  for (const TextPart* const piece : pieces) text += piece->text();
+  for (const TextPart* const part : parts) text += part->text();
   return text;
 }
 
@@ -61,8 +61,8 @@ std::string cat(const TextPart& a, const TextPart& b, const TextPart& c, const T
   return joined({&a, &b, &c, &d, &e});
 }
 
-void append(std::string* text, std::span<const TextPart> pieces) {
-  for (const TextPart& piece : pieces) *text += piece.text();
+void append(std::string* text, std::span<const TextPart> parts) {
+  for (const TextPart& part : parts) *text += part.text();
 }
 
 std::string bytes_text(uint64_t bytes) {

@@ -46,8 +46,8 @@ std::string cat(const TextPart& a, const TextPart& b, const TextPart& c);
 std::string cat(const TextPart& a, const TextPart& b, const TextPart& c, const TextPart& d);
 std::string cat(const TextPart& a, const TextPart& b, const TextPart& c, const TextPart& d,
                 const TextPart& e);
-// Appends the pieces.
-void append(std::string* text, std::span<const TextPart> pieces);
+// Appends the parts.
+void append(std::string* text, std::span<const TextPart> parts);
 template <std::convertible_to<TextPart>... More>
 std::string cat(const TextPart& a, const TextPart& b, const TextPart& c, const TextPart& d, const TextPart& e,
                 const More&... more) {

@@ -466,6 +466,7 @@ void give_up_before(uint64_t stage, SocketLinks& links) {
   if (links.rank() != 0) poll_some();
   meet();  // a rank that is still polling may be a writer
   if (links.rank() != 0) WEFT_EXPECT(lane.writers().empty());
+  meet();
   WEFT_EXPECT(std::equal(before.begin(), before.end(), buffers.dst));
   if (links.rank() != 0) lane.abandon();
   meet();

@@ -334,8 +334,9 @@ void accuse(const Ranks& ranks, const std::vector<const FlightFile*>& witnesses,
   if (ranks.of(rank) == nullptr) diagnosis->text += " It left no flight record.";
 }
 
-// The flight records that contain a failure, by the evidence for it. own: the rank's own failure. departures:
-// a connection ended, and the record names no rank, or only ranks that have left a record themselves.
+// The flight records that contain a failure, by the evidence for it.
+// own: the rank's own failure.
+// departures: a connection ended. The record names no rank, or only ranks that have left a record themselves.
 // reports: failures that the rank heard of from another rank.
 struct Testimony {
   std::vector<const FlightFile*> deaths, mismatches, own, silences, deadlines, departures, reports;
