@@ -128,7 +128,7 @@ assert value.tolist() == [1, 1], value
 dist.destroy_process_group()
 """
     for imports in IMPORTS if os.environ["RANK"] == "0" else ():
-        found = subprocess.run([sys.executable, "-W", "ignore", "-c", imports + ends], check=False, text=True,
+        found = subprocess.run([sys.executable, "-W", "ignore", "-c", imports + ends], check=False, text=True, timeout=100,
                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         assert found.returncode == 0, f"{imports}\n{found.stdout}"
 
