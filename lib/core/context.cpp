@@ -62,7 +62,10 @@ void Context::add_comm(const std::shared_ptr<Comm>& comm) {
 }
 
 Status Context::probe_accelerator(std::string* detail) {
-  if (options_.accelerator == nullptr) return options_.accelerator_status;
+  if (options_.accelerator == nullptr) {
+    if (!options_.accelerator_status.ok()) return options_.accelerator_status;
+    return Status::error(Code::kUnavailable, "the context was created without an accelerator");
+  }
   return options_.accelerator->probe(detail);
 }
 

@@ -108,7 +108,7 @@ Status create(Rank& self, const Model& model, const Planned& planned, int32_t mo
   options.plan = planned.explicitly ? &plan : nullptr;
   options.bucket_limits = planned.explicitly ? nullptr : planned.limits.data();
   options.bucket_limit_count = static_cast<uint32_t>(planned.limits.size());
-  return Reducer::create(self.comm, Status(), options, allreduce_hook(), reducer);
+  return Reducer::create(self.comm, options, allreduce_hook(), reducer);
 }
 
 void reduce(Rank& self, const Model& model, const Planned& planned, int32_t mode, Gradients& mine,
@@ -138,7 +138,7 @@ void reduce(Rank& self, const Model& model, const Planned& planned, int32_t mode
   if (planned.replan == WEFT_PLANNER_NONE) return;
   weft_replan_options options = WEFT_REPLAN_OPTIONS_INIT;
   options.planner = planned.replan;
-  if (!planned.by_itself) self.expect(reducer->replan(options, {}), which + "re-plan");
+  if (!planned.by_itself) self.expect(reducer->replan(options), which + "re-plan");
   step();
   weft_reducer_stats stats{};
   reducer->query(&stats);

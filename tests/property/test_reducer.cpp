@@ -8,6 +8,7 @@
 #include "reducer_cases.h"
 #include "support/sampling.h"
 #include "support/seed.h"
+#include "sync/manifest.h"
 #include "tally.h"
 
 using namespace weft;
@@ -138,7 +139,7 @@ class Run {
     options.divide_by = program_.rig.divide_by;
     options.reduce_dtype = program_.rig.reduce_dtype;
     const std::shared_ptr<Hook> hook = program_.asks ? std::make_shared<Asks>() : allreduce_hook();
-    if (!expect(Reducer::create(self_.comm, Status(), options, hook, &reducer_), "create")) return false;
+    if (!expect(Reducer::create(self_.comm, options, hook, &reducer_), "create")) return false;
     Manifest manifest;
     expect(make_manifest(params_.data(), params_.size(), sizeof(weft_param), &manifest), "manifest");
     for (const Param& p : manifest.params) dense_.push_back(p.dense);
@@ -299,7 +300,7 @@ class Run {
     if (!w.plan.empty()) options.plan = &plan;
     options.bucket_limits = &w.limit;
     options.bucket_limit_count = 1;
-    const Status status = reducer_->replan(options, {});
+    const Status status = reducer_->replan(options);
     const bool unknown = w.plan.empty() && has(status.text(), "no rank has recorded the order");
     if (!expect(status.ok() || unknown, "replan: " + status.text())) return false;
     if (!w.plan.empty()) expect(reducer_->bucket_count() == sizes.size(), "the buckets of the plan");

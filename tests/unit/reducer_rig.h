@@ -20,7 +20,8 @@
 #include "kernels/host_ops.h"
 #include "support/catch.h"
 #include "support/ranks.h"
-#include "sync/reducer.h"
+#include "support/reducer.h"
+#include "sync/manifest.h"
 
 namespace weft::hook_allreduce {
 const HookFactory& factory();
@@ -251,7 +252,7 @@ inline Status make_reducer(const std::shared_ptr<Comm>& comm, const Model& model
       rig.accumulation != WEFT_ACCUMULATION_UNSET ? rig.accumulation : accumulation_in(rig.mode);
   options.divide_by = rig.divide_by;
   options.reduce_dtype = rig.reduce_dtype;
-  return Reducer::create(comm, Status(), options, std::move(hook), reducer);
+  return Reducer::create(comm, options, std::move(hook), reducer);
 }
 
 // Calls ready for every gradient, in a random order and on threads of its own.

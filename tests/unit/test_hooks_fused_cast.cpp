@@ -125,7 +125,7 @@ std::vector<std::vector<std::vector<Bytes>>> run(const Way& way, int32_t mode) {
     if (!reducer) return;
     Home home(model, *reducer, mode == WEFT_GRADIENT_VIEW);
     for (uint64_t s = 0; s < kSteps; s++) {
-      if (way.replans && s == 2) self.expect(reducer->replan({}, {}), "re-plan");
+      if (way.replans && s == 2) self.expect(reducer->replan({}), "re-plan");
       self.expect(step(way, model, *reducer, home, s, self.rank), cat("step ", s));
       auto& mine = results[s][static_cast<size_t>(self.rank)];
       for (size_t i = 0; i < model.size(); i++) {

@@ -85,7 +85,7 @@ class Trainee {
     options.bucket_limit_count = plan == nullptr ? 1 : 0;
     options.plan = plan;
     options.replan = WEFT_PLANNER_NONE;  // the test decides when buckets change
-    self_.expect(Reducer::create(self_.comm, Status(), options, hook_, &reducer_), "create");
+    self_.expect(Reducer::create(self_.comm, options, hook_, &reducer_), "create");
   }
   // Stores results at [step - first] of `results`.
   void train(uint64_t first, uint64_t steps, size_t rank, Results* results) {
@@ -201,7 +201,7 @@ TEST_CASE("in other buckets a hook continues with all its state") {
         trainee.save(&run->at_move[rank]);
         weft_replan_options options = WEFT_REPLAN_OPTIONS_INIT;
         options.plan = &plan;
-        if (replans) self.expect(trainee.reducer()->replan(options, {}), "re-plan");
+        if (replans) self.expect(trainee.reducer()->replan(options), "re-plan");
         if (replans) self.expect(trainee.reducer()->bucket_count() == 4, "other buckets");
         trainee.train(kBefore, kAfter, rank, &run->results);
         trainee.save(&run->at_end[rank]);

@@ -81,7 +81,7 @@ Status make(const std::shared_ptr<Comm>& comm, const std::vector<weft_param>& pa
   options.buffers_root = wish.root;
   options.check_interval = wish.interval;
   options.timeout_ms = wish.timeout_ms;
-  return Reducer::create(comm, Status(), options, allreduce_hook(), reducer);
+  return Reducer::create(comm, options, allreduce_hook(), reducer);
 }
 
 // Runs the rest of a step; every rank's gradient is its rank number.
@@ -208,7 +208,7 @@ TEST_CASE("values are compared when a step begins, and a difference fails its be
         self.expect(reducer->ready(0, replica.weight, nullptr).code() == Code::kState, "no step is open");
         self.expect(reducer->begin(nullptr).code() == Code::kMismatch, "it is still so");
         repair.root = 1;
-        self.expect(reducer->broadcast(repair, {}), "repair");
+        self.expect(reducer->broadcast(repair), "repair");
         begun = reducer->begin(nullptr);
       }
       self.expect(begun, "begin");
@@ -216,7 +216,7 @@ TEST_CASE("values are compared when a step begins, and a difference fails its be
       end_step(self, *reducer, WEFT_GRADIENT_COPY, 1);
     }
     // The order of readiness was recorded, although the first attempt may have failed.
-    self.expect(reducer->replan({}, {}), "re-plan");
+    self.expect(reducer->replan({}), "re-plan");
   }));
 }
 

@@ -139,7 +139,7 @@ TEST_CASE("a steady-state step with buffers and a comparison of values allocates
         wish.buffers_root = 1;
         wish.check_interval = 1;
         std::unique_ptr<Reducer> reducer;
-        self.expect(Reducer::create(self.comm, Status(), wish, allreduce_hook(), &reducer), "create");
+        self.expect(Reducer::create(self.comm, wish, allreduce_hook(), &reducer), "create");
         if (!reducer) return;
         for (int step = 0; step < 20; step++) {
           counting = step >= 10 && self.rank == 0;

@@ -82,7 +82,7 @@ TEST_CASE("a hook of the program's own computes with complex gradients as pairs,
       options.param_count = mode == WEFT_GRADIENT_VIEW ? 2 : 5;  // gaps are only possible in copy mode
       options.mode = mode;
       std::unique_ptr<Reducer> reducer;
-      self.expect(Reducer::create(self.comm, Status(), options, hook_that_turns(&seen), &reducer), "create");
+      self.expect(Reducer::create(self.comm, options, hook_that_turns(&seen), &reducer), "create");
       if (!reducer) return;
       std::vector<Single> a(6), c(16, Single(99)), e(1);
       std::vector<Double> d(8);

@@ -55,7 +55,7 @@ Status create(const Rank& self, const std::vector<weft_param>& params, std::uniq
   options.params = params.data();
   options.param_count = params.size();
   options.flags = flags;
-  return Reducer::create(self.comm, Status(), options, allreduce_hook(), reducer);
+  return Reducer::create(self.comm, options, allreduce_hook(), reducer);
 }
 
 // ---- re-planning
@@ -202,8 +202,8 @@ TEST_CASE("buckets follow the order of readiness from the second step on, unless
       options.flags = rig.flags;
       options.replan = rig.replan;
       options.plan = each.given ? &plan : nullptr;
-      const Status made = Reducer::create(self.comm, Status(), options,
-                                          own ? table_hook(each.follows) : allreduce_hook(), &reducer);
+      const Status made =
+          Reducer::create(self.comm, options, own ? table_hook(each.follows) : allreduce_hook(), &reducer);
       self.expect(made, each.name + ": create");
       if (!reducer) return;
       Gradients gradients(model);

@@ -2,6 +2,7 @@
 // without changing the program's memory.
 #include <atomic>
 
+#include "core/arena.h"
 #include "reducer_rig.h"
 
 namespace unit_reducer_errors {
@@ -52,8 +53,8 @@ TEST_CASE("ready refuses invalid gradients by name, and the step continues") {
     self.expect(reducer.error().code() == Code::kState, "error() remembers");
     self.expect(reducer.ready(0, gradients[0], nullptr), "ready");
     self.expect(reducer.ready(2, gradients[2], nullptr), "ready");
-    expect_error(self, reducer.finish({sizeof(weft_finish_options), 0, &cuda}), Code::kUnsupported,
-                 "the stream belongs to a device");
+    expect_error(self, reducer.finish({sizeof(weft_finish_options), 0, &cuda}), Code::kUnavailable,
+                 "weft_stream.kind is WEFT_DEVICE_CUDA, which is not available");
     self.expect(reducer.finish({}), "finish");
     self.expect(differs(model, gradients.memory(), reference(model, {1}, 1, 1).memory()).empty(), "result");
     expect_error(self, reducer.ready(0, gradients[0], nullptr), Code::kState, "outside a step");
@@ -228,7 +229,7 @@ TEST_CASE("a complex tensor is accepted for a complex parameter") {
   options.flags = WEFT_REDUCER_STRICT_STRIDES;
   check(run_threads(1, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
-    self.expect(Reducer::create(self.comm, Status(), options, allreduce_hook(), &reducer), "create");
+    self.expect(Reducer::create(self.comm, options, allreduce_hook(), &reducer), "create");
     if (!reducer) return;
     float gradient[12] = {};
     weft_tensor tensor{sizeof tensor, gradient, WEFT_DTYPE_F32, 2, shape, turned, WEFT_DEVICE_HOST, 0};

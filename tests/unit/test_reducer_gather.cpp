@@ -5,6 +5,8 @@
 
 #include "sharded_rig.h"
 #include "shm/backend.h"
+#include "sync/layout.h"
+#include "sync/manifest.h"
 
 namespace unit_reducer_gather {
 
@@ -59,7 +61,7 @@ Status make_with_values(Rank& self, const std::vector<weft_param>& params, uint6
   options.bucket_limits = &limit;
   options.bucket_limit_count = 1;
   options.flags = flags | WEFT_REDUCER_KEEP_VALUES;
-  return Reducer::create(self.comm, Status(), options, allreduce_hook(), reducer);
+  return Reducer::create(self.comm, options, allreduce_hook(), reducer);
 }
 
 Status step_of(Reducer& reducer, Gradients& gradients) {
@@ -89,7 +91,7 @@ TEST_CASE("gathered parameters have their owners' values on every rank, over loo
                 gradients.fill(round, self.rank);
                 self.expect(step_of(*reducer, gradients), "step");
                 values.update(self, model, *reducer, round);
-                self.expect(reducer->gather_params({}, {}), "gather");
+                self.expect(reducer->gather_params({}), "gather");
                 for (size_t i = 0; round != 2 && i < model.size(); i++) {
                   self.expect(reducer->wait_param(i, 0), "wait_param");
                   self.expect(values.memory.memory()[i] == values.wanted[i], cat("value of ", model[i].name));
@@ -204,7 +206,7 @@ TEST_CASE("ranks that have joined take part in gathers") {
     values.update(self, model, *reducer, 7);
     for (int step = 0; step < self.rank; step++) {
       self.expect(step_of(*reducer, gradients), "step");
-      self.expect(reducer->gather_params({}, {}), "gather");
+      self.expect(reducer->gather_params({}), "gather");
     }
     weft_join_result joined{};
     self.expect(reducer->join({}, &joined), "join");
@@ -224,13 +226,13 @@ TEST_CASE("a refused gather is reported on all ranks by their next call, which t
       case Next::kJoin:
         return reducer.join({}, &joined);
       case Next::kBroadcast:
-        return reducer.broadcast(WEFT_BROADCAST_OPTIONS_INIT, {});
+        return reducer.broadcast(WEFT_BROADCAST_OPTIONS_INIT);
       case Next::kCheck:
         return reducer.check();
       case Next::kReplan:
-        return reducer.replan(WEFT_REPLAN_OPTIONS_INIT, {});
+        return reducer.replan(WEFT_REPLAN_OPTIONS_INIT);
       case Next::kGather:
-        return reducer.gather_params({}, {});
+        return reducer.gather_params({});
       case Next::kDestroy:
         break;
     }
@@ -249,7 +251,7 @@ TEST_CASE("a refused gather is reported on all ranks by their next call, which t
         Gradients gradients(model);
         weft_gather_options options = WEFT_GATHER_OPTIONS_INIT;
         if (self.rank == 1 && !without) options.flags = 1;
-        const Status gathered = reducer->gather_params(options, {});
+        const Status gathered = reducer->gather_params(options);
         if (self.rank == 1) {
           self.expect(gathered.code() == Code::kArg, gathered.text());
           self.expect(has(gathered.text(), without ? "'large') has no value" : "unknown flags"),
@@ -317,7 +319,7 @@ TEST_CASE("a rank that has joined stays inside join when a gather is refused") {
     if (self.rank == 0) {
       weft_gather_options wrong = WEFT_GATHER_OPTIONS_INIT;
       wrong.flags = 1;
-      self.expect(reducer->gather_params(wrong, {}).code() == Code::kArg, "gather");
+      self.expect(reducer->gather_params(wrong).code() == Code::kArg, "gather");
       self.expect(reducer->begin(nullptr).code() == Code::kMismatch, "begin");
       self.expect(step_of(*reducer, gradients), "a step afterwards");
     }
@@ -338,13 +340,13 @@ TEST_CASE("parameters are gathered between steps of sharded reducers only") {
     const auto refused = [&](const Status& status, const std::string& why) {
       self.expect(status.code() == Code::kState && has(status.text(), why), status.text() + ", not " + why);
     };
-    refused(plain->gather_params({}, {}), "WEFT_REDUCER_SHARDED");
+    refused(plain->gather_params({}), "WEFT_REDUCER_SHARDED");
     Gradients gradients(model);
     self.expect(reducer->begin(nullptr), "begin");
-    refused(reducer->gather_params({}, {}), "gather_params inside step 0");
+    refused(reducer->gather_params({}), "gather_params inside step 0");
     self.expect(reducer->ready(0, gradients[0], nullptr), "ready");
     self.expect(reducer->finish({}), "finish");
-    self.expect(reducer->gather_params({}, {}), "gather, and destroyed at once");
+    self.expect(reducer->gather_params({}), "gather, and destroyed at once");
   }));
 }
 
@@ -361,7 +363,7 @@ TEST_CASE("a gather ends on all ranks when one of them aborts, and no value chan
           std::unique_ptr<Reducer> reducer;
           self.expect(make_with_values(self, values.params, kWhole, 500, &reducer), "create");
           if (!reducer) return;
-          if (self.rank != 1) self.expect(reducer->gather_params({}, {}), "gather");
+          if (self.rank != 1) self.expect(reducer->gather_params({}), "gather");
           self.expect(started.arrive(self), "meeting");
           if (self.rank == 1) {
             self.comm->fail(Status::error(Code::kAborted, "no more"));

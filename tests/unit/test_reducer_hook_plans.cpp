@@ -92,7 +92,7 @@ Status replan_by(Reducer& reducer, uint64_t limit) {
   weft_replan_options options = WEFT_REPLAN_OPTIONS_INIT;
   options.bucket_limits = &limit;
   options.bucket_limit_count = 1;
-  return reducer.replan(options, {});
+  return reducer.replan(options);
 }
 
 }  // namespace
@@ -113,7 +113,7 @@ TEST_CASE("a hook sees the number and the value's address of each parameter, in 
     options.bucket_limits = &limit;
     options.bucket_limit_count = 1;
     std::unique_ptr<Reducer> reducer;
-    self.expect(Reducer::create(self.comm, Status(), options, hook_of(&u), &reducer), "create");
+    self.expect(Reducer::create(self.comm, options, hook_of(&u), &reducer), "create");
     if (!reducer) return;
     for (uint64_t step = 0; step < 2; step++) {
       u.values.clear();

@@ -126,7 +126,7 @@ TEST_CASE("after a re-plan waits for the last step return, and it has no results
     weft_replan_options options = WEFT_REPLAN_OPTIONS_INIT;
     options.bucket_limits = &limit;
     options.bucket_limit_count = 1;
-    self.expect(reducer->replan(options, {}), "re-plan");
+    self.expect(reducer->replan(options), "re-plan");
     self.expect(reducer->bucket_count() == 1, "another plan");
     for (uint64_t i = 0; i < model.size(); i++) {
       self.expect(reducer->wait_param(i, WEFT_TIMEOUT_POLL), "its result is in its gradient");

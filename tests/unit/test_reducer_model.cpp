@@ -62,7 +62,7 @@ class Gathering {
 Status replan(Reducer& reducer, int32_t planner) {
   weft_replan_options options = WEFT_REPLAN_OPTIONS_INIT;
   options.planner = planner;
-  return reducer.replan(options, {});
+  return reducer.replan(options);
 }
 
 // The machine's clock, which can be stopped: then everything takes no time.
@@ -208,9 +208,9 @@ TEST_CASE("an unknown planner, and a planner together with a program's own plan,
     weft_replan_options options = WEFT_REPLAN_OPTIONS_INIT;
     options.plan = &plan;
     options.planner = WEFT_PLANNER_MODEL;
-    self.expect(reducer->replan(options, {}).code() == Code::kArg, "both");
+    self.expect(reducer->replan(options).code() == Code::kArg, "both");
     options.planner = WEFT_PLANNER_FIRST_NEEDED;
-    const Status both = reducer->replan(options, {});
+    const Status both = reducer->replan(options);
     self.expect(has(both.text(), "WEFT_PLANNER_FIRST_NEEDED"), both.text());
   }));
 }
@@ -274,7 +274,7 @@ TEST_CASE("if a rank has no memory for new buckets, all keep theirs: a begin con
       options.flags = uneven;
       options.replan = WEFT_PLANNER_LIMITS;
       std::unique_ptr<Reducer> reducer;
-      self.expect(Reducer::create(self.comm, Status(), options, allreduce_hook(), &reducer), "create");
+      self.expect(Reducer::create(self.comm, options, allreduce_hook(), &reducer), "create");
       if (!reducer) return;
       std::byte* block = nullptr;
       while (self.rank == 1 && self.comm->collectives().arena()->allocate(Arena::kAlignment, &block).ok()) {
@@ -299,7 +299,7 @@ TEST_CASE("if a rank has no memory for new buckets, all keep theirs: a begin con
       weft_replan_options by_limits = WEFT_REPLAN_OPTIONS_INIT;
       by_limits.bucket_limits = &other;
       by_limits.bucket_limit_count = 1;
-      self.expect(reducer->replan(by_limits, {}).code() == Code::kNoMemory, "by other limits");
+      self.expect(reducer->replan(by_limits).code() == Code::kNoMemory, "by other limits");
       const auto limits = nlohmann::json::parse(reducer->report())["reducer"]["bucket_limits"];
       self.expect(limits == std::vector<uint64_t>{0}, cat("limits ", limits.dump()));
       step(3);

@@ -7,6 +7,7 @@
 
 #include "loopback/loopback.h"
 #include "reducer_rig.h"
+#include "sync/buckets.h"
 
 namespace unit_reducer_races {
 

@@ -6,6 +6,8 @@
 
 #include "reducer_rig.h"
 #include "shm/backend.h"
+#include "sync/layout.h"
+#include "sync/manifest.h"
 
 namespace unit_reducer_reduced {
 
@@ -262,7 +264,7 @@ TEST_CASE(
         const uint64_t limit = 0;
         options.bucket_limits = &limit;
         options.bucket_limit_count = 1;
-        self.expect(trainer.reducer->replan(options, {}), "replan");
+        self.expect(trainer.reducer->replan(options), "replan");
         uint64_t count = 0;
         const Status gone = trainer.reducer->reduced_view(0, nullptr, &count);
         self.expect(gone.code() == Code::kState, "a view of what has moved");

@@ -111,7 +111,7 @@ TEST_CASE(
           options.plan = limit == 0 ? &plan : nullptr;
           options.bucket_limits = &limit;
           options.bucket_limit_count = 1;
-          const Status done = reducer->replan(options, {});
+          const Status done = reducer->replan(options);
           // No order has been recorded: the plan of one parameter a bucket stays.
           self.expect(limit == 0 ? done.ok() : done.code() == Code::kState, done.text());
         }
@@ -203,7 +203,7 @@ TEST_CASE("a view from before a re-plan is refused, also if out-of-view gradient
       self.expect(reducer->begin(nullptr), "begin");
       for (size_t i = model.size(); i-- > 0;) self.expect(reducer->ready(i, before[i], nullptr), "ready");
       self.expect(reducer->finish({}), "finish");
-      self.expect(reducer->replan(WEFT_REPLAN_OPTIONS_INIT, {}), "replan");
+      self.expect(reducer->replan(WEFT_REPLAN_OPTIONS_INIT), "replan");
       const std::vector<void*> after = views();
       self.expect(before[0] != after[0] && before[0] == after[2], "the views have changed places");
       self.expect(reducer->begin(nullptr), "begin");
@@ -231,7 +231,7 @@ TEST_CASE("a re-plan records what closed the buckets, and one to the same bucket
       weft_replan_options options = WEFT_REPLAN_OPTIONS_INIT;
       options.bucket_limits = &limit;
       options.bucket_limit_count = 1;
-      self.expect(reducer->replan(options, {}), "replan");
+      self.expect(reducer->replan(options), "replan");
       weft_reducer_stats stats{};
       reducer->query(&stats);
       self.expect(stats.plan_generation == generation, cat("generation ", stats.plan_generation));
@@ -266,7 +266,7 @@ TEST_CASE("of ranks with different recorded orders the lowest rank's order is us
         if (!none) self.expect(reducer->ready(i, gradients[i], nullptr), "ready");
       }
       self.expect(reducer->finish({}), "finish");
-      self.expect(reducer->replan(WEFT_REPLAN_OPTIONS_INIT, {}), "replan");
+      self.expect(reducer->replan(WEFT_REPLAN_OPTIONS_INIT), "replan");
       for (uint32_t b = 0; b < 3; b++) {
         uint64_t param = 9;
         weft_bucket_info info{};
@@ -299,7 +299,7 @@ TEST_CASE("limits of a re-plan stay in use, also if a rank that has joined provi
         weft_replan_options options = WEFT_REPLAN_OPTIONS_INIT;
         options.bucket_limits = limits.data();
         options.bucket_limit_count = static_cast<uint32_t>(limits.size());
-        return reducer->replan(options, {});
+        return reducer->replan(options);
       };
       const auto look = [&](uint32_t buckets, const std::vector<uint64_t>& limits, uint64_t generation,
                             const char* when) {

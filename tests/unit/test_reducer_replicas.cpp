@@ -122,7 +122,7 @@ class Replica {
     options.accumulation = view() ? WEFT_ACCUMULATION_PROGRAM : way.accumulation;
     options.divide_by = way.divide_by;
     options.reduce_dtype = way.reduce_dtype;
-    self_.expect(Reducer::create(self.comm, Status(), options, allreduce_hook(), &reducer_), "create");
+    self_.expect(Reducer::create(self.comm, options, allreduce_hook(), &reducer_), "create");
   }
 
   // Returns the outcome of each step.

@@ -5,6 +5,7 @@
 #include "reducer_rig.h"
 #include "shm/backend.h"
 #include "support/simulation.h"
+#include "sync/history.h"
 
 namespace unit_reducer_report {
 

@@ -4,6 +4,8 @@
 
 #include "sharded_rig.h"
 #include "shm/backend.h"
+#include "sync/layout.h"
+#include "sync/manifest.h"
 #include "sync/ownership.h"
 
 namespace unit_reducer_sharded {
@@ -318,7 +320,7 @@ TEST_CASE("a re-plan changes the owners of slices, and not the owners of whole p
       weft_replan_options options = WEFT_REPLAN_OPTIONS_INIT;
       options.bucket_limits = &limit;
       options.bucket_limit_count = 1;
-      self.expect(trainer.reducer->replan(options, {}), "replan");
+      self.expect(trainer.reducer->replan(options), "replan");
       self.expect((key() == before) == (flags == kWhole), "ownership");
       trainer.compute(2);
       const std::vector<Bytes> old = trainer.gradients.memory();

@@ -240,7 +240,7 @@ TEST_CASE(
       self.expect(reducer->finish({}), "finish");
       expect_results(self, *reducer, model, {seed}, 9, 2);
       // Afterwards a sparse bucket is launched last.
-      if (seed == 100) self.expect(reducer->replan(WEFT_REPLAN_OPTIONS_INIT, {}), "replan");
+      if (seed == 100) self.expect(reducer->replan(WEFT_REPLAN_OPTIONS_INIT), "replan");
     }
     self.expect(shown.planned == dense && shown.staged == dense, "dense parameters alone");
     self.expect(shown.last == 3 && shown.strange == 0, cat(shown.last, " last buckets in three steps"));
@@ -298,7 +298,7 @@ TEST_CASE("local steps accumulate entries, also over a re-plan") {
       std::vector<uint64_t> seeds;
       for (uint64_t l = 0; l < 3; l++) {
         seeds.push_back(10'000 * (window + 1) + 100 * l);
-        if (l == 2 && window > 0) self.expect(reducer->replan(WEFT_REPLAN_OPTIONS_INIT, {}), "replan");
+        if (l == 2 && window > 0) self.expect(reducer->replan(WEFT_REPLAN_OPTIONS_INIT), "replan");
         self.expect(reducer->begin(l < 2 ? &local : &last), "begin");
         self.expect(ready_step(*reducer, model, gradients, seeds.back(), self.rank, 9), "ready");
         self.expect(reducer->finish({}), "finish");

@@ -6,6 +6,7 @@
 #include "core/hook_table.h"
 #include "registry.h"
 #include "sparse_rig.h"
+#include "sync/sparse.h"
 
 namespace unit_reducer_sparse_hooks {
 
@@ -210,7 +211,7 @@ TEST_CASE("a hook that asks for sparse gradients sees its rank's entries, change
           self.expect(one_step(*reducer, model, gradients, self.rank, every), "step");
           const std::string what = wrong(*reducer, model, {0, 1, 2}, every, true, 3);
           self.expect(what.empty(), cat("one row in ", every, ": ", what));
-          if (every == 17) self.expect(reducer->replan(WEFT_REPLAN_OPTIONS_INIT, {}), "replan");
+          if (every == 17) self.expect(reducer->replan(WEFT_REPLAN_OPTIONS_INIT), "replan");
         }
         self.expect(u.strange == 0, cat(u.strange, " strange buckets"));
       };

@@ -319,7 +319,7 @@ TEST_CASE("an exception in any function of a hook is the hook's failure, and doe
         weft_replan_options replan = WEFT_REPLAN_OPTIONS_INIT;
         replan.bucket_limits = &limit;
         replan.bucket_limit_count = 1;
-        if (status.ok()) status = reducer->replan(replan, {});
+        if (status.ok()) status = reducer->replan(replan);
       }
       const std::string text = std::string("hook 'thrower' threw an exception in ") +
                                (has("stage join", where) ? "a stage" : "a call") + ": the GPU is on fire";

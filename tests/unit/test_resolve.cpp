@@ -88,8 +88,8 @@ extern "C" int getaddrinfo(const char* host, const char* service, const addrinfo
   return real("127.0.0.1", service, hints, found);
 }
 
-// The first case, because it forks: the threads that the other cases start may outlive them for a moment, and the
-// thread sanitizer ends a child of a process with several threads that starts one.
+// The first case, because it forks: the threads that the other cases start may outlive them for a moment, and
+// the thread sanitizer ends a child of a process with several threads that starts one.
 TEST_CASE("a name server that does not answer costs a rank no more than its deadline") {
   const uint64_t begun = system_clock.now_ns();
   const pid_t child = ::fork();

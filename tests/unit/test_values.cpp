@@ -74,7 +74,7 @@ Status make(const std::shared_ptr<Comm>& comm, const std::vector<weft_param>& pa
   options.bucket_limits = &limit;
   options.bucket_limit_count = 1;
   options.flags = flags | WEFT_REDUCER_KEEP_VALUES;  // the ranks' values must differ at first
-  return Reducer::create(comm, Status(), options, allreduce_hook(), reducer);
+  return Reducer::create(comm, options, allreduce_hook(), reducer);
 }
 
 weft_broadcast_options how(int32_t root, uint64_t chunk_bytes = 0, uint32_t in_flight = 0,
@@ -147,7 +147,7 @@ TEST_CASE("values reach every rank from any root, in chunks of any size, any num
         for (const uint32_t in_flight : {0u, 1u, 5u}) {
           const int root = static_cast<int>((chunk + in_flight) % static_cast<uint64_t>(self.size));
           values.fill(self.rank);
-          self.expect(reducer->broadcast(how(root, chunk, in_flight, flags), {}), "broadcast");
+          self.expect(reducer->broadcast(how(root, chunk, in_flight, flags)), "broadcast");
           const auto expected = after(model, self.rank, root, flags == 0 ? kAll : flags);
           self.expect(differs(model, values.memory(), expected).empty(),
                       differs(model, values.memory(), expected));
@@ -193,7 +193,7 @@ TEST_CASE("state without gradients is in no bucket, and cannot become ready or a
         self.expect(info.bucket == UINT32_MAX, "no bucket");
       }
       self.expect(reducer->finish({}), "finish");
-      if (step == 1) self.expect(reducer->replan({}, {}), "re-plan");  // the first step learns the pattern
+      if (step == 1) self.expect(reducer->replan({}), "re-plan");  // the first step learns the pattern
     }
   }));
 }
@@ -240,7 +240,7 @@ TEST_CASE("an invalid broadcast is an error with the reason on all ranks before 
     self.expect(make(self.comm, params, &reducer), "create");
     if (!reducer) return;
     const auto refused = [&](const weft_broadcast_options& options, int culprit, const std::string& why) {
-      const Status status = reducer->broadcast(options, {});
+      const Status status = reducer->broadcast(options);
       self.expect(!status.ok() && has(status.text(), why), status.text() + ", not " + why);
       if (self.rank != culprit) self.expect(status.code() == Code::kMismatch, status.text());
       self.expect(values.memory() == Values(model, self.rank).memory(), "values are as they were");
@@ -257,10 +257,10 @@ TEST_CASE("an invalid broadcast is an error with the reason on all ranks before 
     refused(how(self.rank == 2 ? 7 : 0, 0, 0, WEFT_BROADCAST_STATE), 2,
             self.rank == 2 ? "root is 7: allowed are 0 to 2"
                            : "rank 2 cannot broadcast: see the error on that rank");
-    const Status never = reducer->broadcast(how(WEFT_ROOT_LAST_ACTIVE, 0, 0, WEFT_BROADCAST_STATE), {});
+    const Status never = reducer->broadcast(how(WEFT_ROOT_LAST_ACTIVE, 0, 0, WEFT_BROADCAST_STATE));
     self.expect(never.code() == Code::kState, never.text());
     self.expect(reducer->begin(nullptr), "begin");
-    self.expect(reducer->broadcast(how(0), {}).code() == Code::kState, "inside a step");
+    self.expect(reducer->broadcast(how(0)).code() == Code::kState, "inside a step");
     Gradients gradients(model);
     for (uint64_t i = 0; i < model.size(); i++) {
       if (Kinds::flags(model[i].name) != 0) continue;
@@ -268,8 +268,7 @@ TEST_CASE("an invalid broadcast is an error with the reason on all ranks before 
       self.expect(reducer->ready(i, gradients[i], nullptr), "ready");
     }
     self.expect(reducer->finish({}), "finish");
-    self.expect(reducer->broadcast(how(WEFT_ROOT_LAST_ACTIVE, 0, 0, WEFT_BROADCAST_STATE), {}),
-                "last active");
+    self.expect(reducer->broadcast(how(WEFT_ROOT_LAST_ACTIVE, 0, 0, WEFT_BROADCAST_STATE)), "last active");
     self.expect(values.memory() == after(model, self.rank, 2, WEFT_BROADCAST_STATE),
                 "the last active rank's");
   }));
@@ -284,7 +283,7 @@ TEST_CASE("a broadcast that a rank does not join ends by its deadline") {
     if (!reducer || self.rank == 1) return;
     weft_broadcast_options options = how(0);
     options.timeout_ms = 50;
-    const Status status = reducer->broadcast(options, {});
+    const Status status = reducer->broadcast(options);
     self.expect(!status.ok() && self.comm->failed(), status.text());
   }));
 }
@@ -334,7 +333,7 @@ TEST_CASE(
           status.code() == Code::kMismatch && status.info().ranks == std::vector<int>{1} &&
               has(status.text(), "('" + model[wrong].name + "') is the first that differs: ranks [1]"),
           status.text());
-      self.expect(reducer->broadcast(how(0, 100), {}), "repair");
+      self.expect(reducer->broadcast(how(0, 100)), "repair");
       self.expect(reducer->check(), "repaired");
     }
     // Gaps do not count, and each rank has its own buffers.
