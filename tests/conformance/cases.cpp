@@ -337,7 +337,7 @@ Status attempt(const Case& c, Rank& self) {
   args.dtype = c.dtype;
   args.op = c.op;
   args.peer = c.root;
-  args.count = c.count;
+  args.count = c.coll == Coll::kBarrier ? 0 : c.count;
   args.prescale = c.prescale;
   args.postscale = c.postscale;
   const bool shared = c.in_place || c.coll == Coll::kBroadcast;
