@@ -216,7 +216,7 @@ Status Reducer::join(const weft_join_options& options, weft_join_result* result)
     StepStart start;
     start.local_steps = s.presence->local_steps();
     WEFT_TRY(note(begin_without_data(start, true)));
-    if (s.norms) step_->publish({.flags = FinishRecord::kJoined});
+    publish(FinishRecord{.flags = FinishRecord::kJoined});
     WEFT_TRY(await_pre_step(options.timeout_ms != 0 ? options.timeout_ms : timeout_ms_));
     const std::string text = fail_next_.value_or("");  // a copy, because fail_step resets fail_next_
     const Status ended = fail_next_

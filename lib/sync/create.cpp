@@ -7,7 +7,7 @@
 #include "base/text.h"
 #include "core/context.h"
 #include "sync/agreement.h"
-#include "sync/chunks.h"
+#include "sync/features.h"
 #include "sync/fused_cast.h"
 #include "sync/in_place.h"
 #include "sync/options.h"
@@ -168,20 +168,6 @@ Status make_buckets(ReducerState* s, Deadline deadline) {
   return s->views_on_devices->clear(context, *s->buckets, s->devices.get(), deadline);
 }
 
-// Adds the step's other collectives around those of the buckets.
-void schedule_around(ReducerState* s) {
-  if (s->pre_step) {
-    std::vector<uint64_t> buffers;
-    for (const Chunk& chunk : s->pre_step->chunks()) buffers.push_back(chunk.bytes);
-    s->schedule.add_pre_step(s->pre_step->compares(), buffers);
-  }
-  if (s->uneven) s->schedule.add_handshake(sizeof(HandshakeRecord));
-  if (s->mapped) s->schedule.add_map(Presence::words(s->manifest.params.size()));
-  if (s->norms && s->sharded) s->schedule.add_norms(s->manifest.params.size());
-  if (s->norms) s->schedule.add_finish(sizeof(FinishRecord));
-  if (s->ordered) s->schedule.order();
-}
-
 // Makes the objects that keep data about parameters across steps. A state that replaces another one already
 // has them.
 void make_notes(ReducerState* s) {
@@ -225,8 +211,9 @@ Status build_collectives_local(ReducerState* s, Deadline deadline) {
   WEFT_TRY(schedule_hook(s, deadline));
   if (s->sharded) WEFT_TRY(share_out(s));
   WEFT_TRY(make_buckets(s, deadline));
-  schedule_around(s);
   make_notes(s);
+  add_exchanges(s);
+  if (s->ordered) s->schedule.order();
   WEFT_TRY(bind_memory(s));
   s->in_place_slices = InPlaceSlices::make(*s);
   s->weighting = Weighting::make(*s);

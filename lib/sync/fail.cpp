@@ -19,7 +19,7 @@ Status Reducer::fail(std::string_view text) {
     return note(
         Status::error(Code::kState, "weft_reducer_fail: no step is open; call weft_reducer_begin first"));
   if (step.local()) return fail_local(text);
-  if (state_->norms) step_->publish({.flags = FinishRecord::kJoined});
+  publish(FinishRecord{.flags = FinishRecord::kJoined});
   const Status ended = fail_step(text);
   return ended.code() == Code::kStepFailed && !state_->comm->failed() ? Status() : ended;
 }

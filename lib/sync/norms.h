@@ -5,6 +5,7 @@
 
 #include <weft/weft.h>
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -68,11 +69,33 @@ class Norms {
   uint64_t nonfinite() const;
   FinishDecision decision;  // of the last step
 
+  // ---- requests in finish (feature/norms)
+  // Forgets the requests of the last step. Called before a step opens, by the program's thread.
+  void prepare() {
+    published_.store(false, std::memory_order_relaxed);
+    received_ = nullptr;
+  }
+  // Passes this rank's request. The program's thread, once a step.
+  void publish(const FinishRecord& request) {
+    request_ = request;
+    published_.store(true, std::memory_order_release);
+  }
+  // Returns this rank's request; null before publish.
+  const FinishRecord* request() const {
+    return published_.load(std::memory_order_acquire) ? &request_ : nullptr;
+  }
+  // The requests of all ranks, which live as long as the step; null until they are here.
+  void receive(const std::vector<FinishRecord>* requests) { received_ = requests; }
+  const std::vector<FinishRecord>* received() const { return received_; }
+
   uint64_t memory_bytes() const { return sizeof *this + sums_.capacity() * sizeof(double); }
 
  private:
   const size_t params_;
   std::vector<double> sums_;
+  FinishRecord request_;
+  std::atomic<bool> published_{false};  // request_ is set
+  const std::vector<FinishRecord>* received_ = nullptr;
 };
 
 }  // namespace weft

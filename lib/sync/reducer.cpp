@@ -215,7 +215,7 @@ Status Reducer::finish_open(const weft_finish_options& options, StepWord step, u
   ReducerState& s = *state_;
   WEFT_TRY(note(check_finish(options)));
   if (fail_next_ && !step.local()) {
-    if (s.norms) step_->publish({.flags = FinishRecord::kJoined});
+    publish(FinishRecord{.flags = FinishRecord::kJoined});
     const std::string text = *fail_next_;  // a copy, because fail_step resets fail_next_
     return fail_step(text);
   }
@@ -253,7 +253,14 @@ void Reducer::publish(const weft_finish_options& options) {
   record.clip_norm = options.clip_norm;
   if ((options.flags & WEFT_FINISH_SKIP) != 0) record.flags |= FinishRecord::kSkip;
   if ((options.flags & WEFT_FINISH_SKIP_NONFINITE) != 0) record.flags |= FinishRecord::kSkipNonfinite;
-  if (state_->norms) step_->publish(record);
+  publish(record);
+}
+
+// Does nothing if the gradients have no norms.
+void Reducer::publish(const FinishRecord& request) {
+  if (!state_->norms) return;
+  state_->norms->publish(request);
+  state_->comm->context().engine().notify();
 }
 
 // Waits for the step's end. All gradients are ready, or the communicator has failed.

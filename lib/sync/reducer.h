@@ -186,6 +186,7 @@ class Reducer {
   void remember(uint64_t param, const Given& gradient);
   Status absent_refused(uint64_t param, StepWord step) const;
   void publish(const weft_finish_options& options);
+  void publish(const FinishRecord& request);
   // Ends the open step.
   Status finish_open(const weft_finish_options& options, StepWord step, uint64_t entered_ns);
   Status finish_local();

@@ -147,45 +147,21 @@ Status make_schedule(Hook& hook, const Manifest& manifest, const Plan& plan, Hoo
   return {};
 }
 
-void Schedule::add_pre_step(bool compares, const std::vector<uint64_t>& buffers_bytes) {
-  std::vector<Slot> pre_step;
-  if (compares) {
-    Slot& slot = pre_step.emplace_back();
-    slot.kind = Slot::Kind::kCompare;
-    slot.args.coll = Coll::kAllGather;
-    slot.args.dtype = Dtype::kU64;
-    slot.args.count = 1;
-  }
-  for (const uint64_t bytes : buffers_bytes) {
-    Slot slot;
-    slot.kind = Slot::Kind::kBuffers;
-    slot.index = static_cast<uint32_t>(pre_step.size() - (compares ? 1 : 0));
-    slot.args.coll = Coll::kBroadcast;
-    slot.args.dtype = Dtype::kU8;
-    slot.args.count = bytes;
-    pre_step.push_back(slot);
-  }
-  slots.insert(slots.begin(), pre_step.begin(), pre_step.end());
-  leading += pre_step.size();
+Slot Slot::of_step(Coll coll, Dtype dtype, uint64_t count) {
+  Slot slot;
+  slot.kind = Kind::kStep;
+  slot.args.coll = coll;
+  slot.args.dtype = dtype;
+  slot.args.count = count;
+  return slot;
 }
 
-void Schedule::add_handshake(uint64_t record_bytes) {
-  Slot slot;
-  slot.kind = Slot::Kind::kHandshake;
-  slot.args.coll = Coll::kAllGather;
-  slot.args.dtype = Dtype::kU8;
-  slot.args.count = record_bytes;
-  slots.insert(slots.begin(), slot);
-  leading++;
+void Schedule::put_first(const std::vector<Slot>& added) {
+  slots.insert(slots.begin(), added.begin(), added.end());
+  leading += added.size();
 }
 
-void Schedule::add_map(uint64_t words) {
-  Slot slot;
-  slot.kind = Slot::Kind::kMap;
-  slot.args.coll = Coll::kAllReduce;
-  slot.args.dtype = Dtype::kU64;
-  slot.args.op = ReduceOp::kBor;
-  slot.args.count = words;
+void Schedule::put_before_last_bucket(const Slot& slot) {
   const auto last = std::find_if(slots.begin(), slots.end(), [&](const Slot& s) {
     return s.of_bucket() && s.bucket + 1 == buckets.size();
   });
@@ -211,25 +187,6 @@ void Schedule::part(const Ownership& ownership, int rank) {
     }
   }
   slots = std::move(parts);
-}
-
-void Schedule::add_norms(uint64_t params) {
-  Slot slot;
-  slot.kind = Slot::Kind::kNorms;
-  slot.args.coll = Coll::kAllReduce;
-  slot.args.dtype = Dtype::kF64;
-  slot.args.op = ReduceOp::kSum;
-  slot.args.count = 2 * params;
-  slots.push_back(slot);
-}
-
-void Schedule::add_finish(uint64_t record_bytes) {
-  Slot slot;
-  slot.kind = Slot::Kind::kFinish;
-  slot.args.coll = Coll::kAllGather;
-  slot.args.dtype = Dtype::kU8;
-  slot.args.count = record_bytes;
-  slots.push_back(slot);
 }
 
 void Schedule::write(ByteWriter* writer) const {

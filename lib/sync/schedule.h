@@ -26,6 +26,7 @@
 namespace weft {
 
 class SparseGradients;
+class StepExchange;
 
 // The buckets as hooks see them, and the arrays that they point to. Not movable: the views point into it.
 class HookViews {
@@ -46,24 +47,16 @@ class HookViews {
 };
 
 // One collective of a step. A bucket has its hook's collectives, and an exchange of counts before each
-// dynamic one. A sparse gradient has its own (sync/sparse.h). The others are the handshake
-// (sync/step_handshake.h), the pre-step (sync/pre_step.h), the map of present parameters (sync/presence.h),
-// and the requests in finish (sync/norms.h). Step owns the memory of all that belong to no bucket.
+// dynamic one. A sparse gradient has its own (sync/sparse.h). The others belong to the step as a whole, and
+// features add them (sync/features.h).
 struct Slot {
-  enum class Kind : uint8_t {
-    kBucket,
-    kCounts,
-    kSparse,
-    kHandshake,
-    kCompare,
-    kBuffers,
-    kMap,
-    kNorms,
-    kFinish
-  };
+  enum class Kind : uint8_t { kBucket, kCounts, kSparse, kStep };
   Kind kind = Kind::kBucket;
+  StepExchange* exchange = nullptr;  // of kStep; outlives the schedule
+  bool numbered = true;              // the step's number is in its descriptor
+  bool counted = true;               // its bytes are those of gradients, in weft_reducer_stats.sent_bytes
   uint32_t bucket = 0;
-  uint32_t index = 0;              // among the bucket's collectives; kBuffers: among the pre-step's chunks
+  uint32_t index = 0;              // among the bucket's collectives
   bool average = false;            // postscale is 1 / divisor of the step
   bool optional = false;           // the previous stage decides whether it runs
   bool last = true;                // last part of a hook's collective, which sharding divides into parts
@@ -75,7 +68,8 @@ struct Slot {
   // counts, without memory.
   CollectiveArgs args;
 
-  bool of_bucket() const { return kind == Kind::kBucket || kind == Kind::kCounts || kind == Kind::kSparse; }
+  static Slot of_step(Coll coll, Dtype dtype, uint64_t count);
+  bool of_bucket() const { return kind != Kind::kStep; }
   // True for a collective of a bucket's own elements that takes place in every step, on the reducer's
   // communicator.
   bool whole() const { return kind == Kind::kBucket && !own && !optional && !dynamic; }
@@ -101,23 +95,15 @@ struct HookedBucket {
 struct Schedule {
   std::vector<HookedBucket> buckets;
   std::vector<Slot> slots;  // in the order in which they run
-  size_t leading = 0;       // number of slots up to the end of the pre-step
+  size_t leading = 0;       // number of slots that put_first has added
 
-  // Puts a pre-step first: the comparison of values, and one broadcast for each size in buffers_bytes. Call
-  // before add_handshake.
-  void add_pre_step(bool compares, const std::vector<uint64_t>& buffers_bytes);
-  // Puts the handshake first.
-  void add_handshake(uint64_t record_bytes);
-  // Puts the map before the last bucket's first collective: all gradients are ready or absent by then, and
-  // the map delays only that bucket.
-  void add_map(uint64_t words);
+  // Puts slots of the step first. Buckets are launched once all of them are complete, except broadcasts.
+  void put_first(const std::vector<Slot>& added);
+  // Puts a slot of the step before the last bucket's first collective.
+  void put_before_last_bucket(const Slot& slot);
   // Sharded: replaces each bucket's only collective, an all-reduce, by those that send its shares to their
   // owners.
   void part(const Ownership& ownership, int rank);
-  // Sharded: adds the sum of the ranks' norms. Call before add_finish.
-  void add_norms(uint64_t params);
-  // Adds the exchange of finish requests as the last slot.
-  void add_finish(uint64_t record_bytes);
   void write(ByteWriter* writer) const;  // the hook's declarations, which ranks must agree on
   // Sets the slots' addresses. buffers and scratch: per bucket.
   void bind(const std::vector<std::byte*>& buffers, const std::vector<std::byte*>& scratch);

@@ -31,6 +31,7 @@
 #include "sync/reduced.h"
 #include "sync/schedule.h"
 #include "sync/sparse.h"
+#include "sync/step_exchange.h"
 #include "sync/step_failures.h"
 #include "sync/step_handshake.h"
 #include "sync/uses.h"
@@ -71,11 +72,12 @@ struct ReducerState {
   std::vector<uint64_t> limits;       // bucket limits, for plans that are made from limits
   std::shared_ptr<ReadyOrder> order;  // carried over
   Plan plan;
-  bool own_whole = false;                // WEFT_REDUCER_OWN_WHOLE
-  bool sharded = false;                  // WEFT_REDUCER_SHARDED
-  std::unique_ptr<Ownership> ownership;  // null unless sharded
-  std::unique_ptr<PeerBuckets> peers;    // null without WEFT_REDUCER_REDUCED_VIEWS
-  std::unique_ptr<HookViews> views;      // Step writes `step` and `divisor`
+  bool own_whole = false;                                // WEFT_REDUCER_OWN_WHOLE
+  bool sharded = false;                                  // WEFT_REDUCER_SHARDED
+  std::unique_ptr<Ownership> ownership;                  // null unless sharded
+  std::unique_ptr<PeerBuckets> peers;                    // null without WEFT_REDUCER_REDUCED_VIEWS
+  std::unique_ptr<HookViews> views;                      // Step writes `step` and `divisor`
+  std::vector<std::unique_ptr<StepExchange>> exchanges;  // of the slots in `schedule`
   Schedule schedule;
   std::atomic<bool> beside_devices{false};        // a gradient declared as host memory might be on a device
   DeviceReach reach;                              // for gradients on devices

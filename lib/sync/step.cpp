@@ -40,15 +40,12 @@ Step::Step(std::shared_ptr<ReducerState> state)
     slices_[b].mutex = &copy_mutex_;
     slices_[b].gone = &sealed_;
   }
-  if (s_.uneven) records_.resize(static_cast<size_t>(s_.comm->size()));
-  if (s_.norms) finishing_.resize(static_cast<size_t>(s_.comm->size()));
   rounded_.resize(rounded_bytes());
-  if (s_.pre_step && s_.pre_step->compares()) digests_.resize(static_cast<size_t>(s_.comm->size()));
 }
 
 void Step::prepare(const StepStart& start) {
-  begun_ = start;
-  published_.store(false, std::memory_order_relaxed);
+  step_.begun = start;
+  for (const auto& exchange : s_.exchanges) exchange->prepare();
   end_.store(End::kAwaited, std::memory_order_relaxed);
   held_since_ns_ = 0;
   stopped_.store(Stopped::kNot, std::memory_order_relaxed);
@@ -60,7 +57,7 @@ Poll Step::poll() {
   const StepWord now = s_.readiness->step();
   device_waits_ = false;
   if (!active_) {
-    if (now.local() || now.stamp() == stamp_) return Poll::kParked;
+    if (now.local() || now.stamp() == step_.stamp) return Poll::kParked;
     // A step that finish() closed before it started is abandoned here, because the reducer's destructor waits
     // for its end.
     if (!now.open() && !sealed_) return Poll::kParked;
@@ -75,10 +72,10 @@ Poll Step::poll() {
   advanced |= submit();
   advanced |= copy_back();
   const bool all_done = done_ == bucket_count() && collected_ == s_.schedule.slots.size();
-  if (handshake_.outcome == StepOutcome::kExhausted) {
+  if (step_.handshake.outcome == StepOutcome::kExhausted) {
     report_rest(Code::kState);
   }
-  if (all_done || handshake_.outcome != StepOutcome::kReduce) {
+  if (all_done || step_.handshake.outcome != StepOutcome::kReduce) {
     end();
     return Poll::kParked;
   }
@@ -98,8 +95,12 @@ Poll Step::poll() {
 
 void Step::start(uint32_t stamp) {
   active_ = true;
-  stamp_ = stamp;
-  launched_ = done_ = skipped_ = measured_ = reported_up_to_ = 0;
+  step_ = {.begun = step_.begun,
+           .stamp = stamp,
+           .handshake = even_handshake(s_.comm->size(), step_.begun.record.micro_batches),
+           .fixed = step_.begun.fixed};
+  for (const auto& exchange : s_.exchanges) exchange->start(step_);
+  done_ = skipped_ = reported_up_to_ = 0;
   submitted_ = collected_ = 0;
   result_ = late_at_ = copy_param_ = 0;
   copy_element_ = prescaled_ = restored_ = 0;
@@ -109,11 +110,7 @@ void Step::start(uint32_t stamp) {
   sent_bytes_ = 0;
   results_.clear();
   late_.clear();
-  mapped_ = received_ = decided_ = false;
-  fix(!s_.uneven);
-  opened_ = !s_.uneven;
-  compared_ = !s_.pre_step || !s_.pre_step->compares(begun_.number);
-  handshake_ = even_handshake(s_.comm->size(), begun_.record.micro_batches);
+  decided_ = false;
   waits_.clear();
   s_.lane->share_waits(&waits_.stats());
   applied_deadline_ns_ = UINT64_MAX;
@@ -148,65 +145,45 @@ Poll Step::give_up() {
 void Step::end() {
   active_ = false;
   s_.lane->share_waits(nullptr);
-  finished_.store(stamp_, std::memory_order_release);
+  finished_.store(step_.stamp, std::memory_order_release);
   release();
 }
 
-// Applies WEFT_BEGIN_FIXED: this rank declares that its absent parameters are absent on all ranks. all_ranks:
-// every rank declared it. A rank without data cannot know what is absent. Its buckets are then communicated,
-// and the map, if there is one, tells what is absent.
-void Step::fix(bool all_ranks) {
-  fixed_ = begun_.fixed && all_ranks;
-  promised_ = begun_.fixed && (fixed_ || !s_.mapped);
-}
-
-// Evaluates the records of all ranks: each draws the same conclusion.
-void Step::opened() {
-  const Status judged = decide_handshake(records_, s_.comm->rank(), s_.rules, &handshake_);
-  opened_ = judged.ok() && handshake_.outcome == StepOutcome::kReduce;
-  if (opened_ && s_.weighting) s_.weighting->know(stamp_, handshake_.factor);
-  fix(handshake_.fixed);
-  if (!judged.ok()) s_.comm->fail(judged.with_step(begun_.number));
-}
-
-// Compares the ranks' digests: if they differ, the step is not reduced. Ranks that have joined are skipped.
-// They update nothing, so their values may be old.
-void Step::compared() {
-  int first = -1;
-  for (int r = 0; r < s_.comm->size(); r++) {
-    if (std::binary_search(handshake_.joined.begin(), handshake_.joined.end(), r)) continue;
-    if (first < 0) first = r;
-    if (digests_[static_cast<size_t>(r)] != digests_[static_cast<size_t>(first)])
-      handshake_.outcome = StepOutcome::kDiffers;
-  }
-  compared_ = handshake_.outcome == StepOutcome::kReduce;
+// True if this rank's absent parameters are declared to be absent on all ranks (WEFT_BEGIN_FIXED), and no map
+// will follow. A rank without data cannot know what is absent. Its buckets are then communicated, and the
+// map, if there is one, tells what is absent.
+bool Step::declared() const {
+  return step_.begun.fixed && (step_.fixed || !s_.mapped);
 }
 
 void Step::watch_pre_step() {
-  if (!opened_ || !compared_ || collected_ < s_.schedule.leading || pre_step_done(stamp_)) return;
-  if (!s_.comm->failed()) pre_step_done_.store(stamp_, std::memory_order_release);
+  if (!step_.opened || !step_.compared || collected_ < s_.schedule.leading || pre_step_done(step_.stamp))
+    return;
+  if (!s_.comm->failed()) pre_step_done_.store(step_.stamp, std::memory_order_release);
 }
 
 // Launches strictly in the plan's order: a full bucket waits for the buckets before it.
 bool Step::launch() {
-  if (!opened_ || !compared_ || launched_ == bucket_count() || !s_.readiness->full(launched_)) return false;
-  if (prescaled_ == 0 && fetch_ == Fetch::kNone) decide_skip(launched_);
-  if (running_[launched_].skipped) {
-    results_.push_back(launched_++);
+  if (!step_.opened || !step_.compared || step_.launched == bucket_count() ||
+      !s_.readiness->full(step_.launched))
+    return false;
+  if (prescaled_ == 0 && fetch_ == Fetch::kNone) decide_skip(step_.launched);
+  if (running_[step_.launched].skipped) {
+    results_.push_back(step_.launched++);
     skipped_++;
     return true;
   }
-  if (on_device(launched_) && !fetch(launched_)) return false;
-  if (!prescale_and_cast(launched_)) return true;
-  const uint32_t b = launched_++;
+  if (on_device(step_.launched) && !fetch(step_.launched)) return false;
+  if (!prescale_and_cast(step_.launched)) return true;
+  const uint32_t b = step_.launched++;
   fetch_ = Fetch::kNone;
   running_[b].launch_ns = clock_.now_ns();
   if (first_launch_ns_ == 0) first_launch_ns_ = running_[b].launch_ns;
   trace(TraceKind::kLaunch, b, UINT32_MAX, running_[b].launch_ns, running_[b].launch_ns);
   weft_bucket& view = s_.views->bucket(b);
-  view.step = begun_.number;
+  view.step = step_.begun.number;
   view.divisor = divisor(s_.hook_lane != nullptr);
-  run_stage(b, begun_.zeros && (begun_.record.flags & HandshakeRecord::kData) == 0);
+  run_stage(b, step_.begun.zeros && (step_.begun.record.flags & HandshakeRecord::kData) == 0);
   return true;
 }
 
@@ -214,13 +191,13 @@ bool Step::launch() {
 void Step::decide_skip(uint32_t bucket) {
   Running& running = running_[bucket];
   const std::vector<uint32_t>& params = s_.plan.buckets[bucket].params;
-  for (size_t i = 0; begun_.zeros && i < params.size(); i++) {
-    if (s_.presence->absent(params[i], stamp_)) clear_place(s_.buckets->place(params[i]));
+  for (size_t i = 0; step_.begun.zeros && i < params.size(); i++) {
+    if (s_.presence->absent(params[i], step_.stamp)) clear_place(s_.buckets->place(params[i]));
   }
-  if (!s_.mapped && !begun_.fixed) return;
+  if (!s_.mapped && !step_.begun.fixed) return;
   running.absent = static_cast<uint32_t>(std::count_if(
-      params.begin(), params.end(), [&](uint32_t param) { return s_.presence->absent(param, stamp_); }));
-  running.skipped = fixed_ && running.absent == params.size();
+      params.begin(), params.end(), [&](uint32_t param) { return s_.presence->absent(param, step_.stamp); }));
+  running.skipped = step_.fixed && running.absent == params.size();
 }
 
 // Prepares a bucket for communication, a piece at a time. It first retains the contributions. Then it scales
@@ -228,14 +205,14 @@ void Step::decide_skip(uint32_t bucket) {
 // True when that is done.
 bool Step::prescale_and_cast(uint32_t bucket) {
   const HookedBucket& hooked = s_.schedule.buckets[bucket];
-  if (s_.device_bucket(bucket) || (begun_.fused_cast && hooked.fused_cast))
+  if (s_.device_bucket(bucket) || (step_.begun.fused_cast && hooked.fused_cast))
     return true;  // the copy into it did that
   const PlannedBucket& planned = s_.plan.buckets[bucket];
   const Dtype held = s_.buckets->held(bucket), comm_dtype = s_.comm_dtype(bucket);
   const uint64_t element = dtype_size(held), count = planned.count;
   std::byte* const buffer = s_.buckets->buffers()[bucket];
   std::byte* const copy = s_.buckets->retained(bucket);
-  const double factor = handshake_.factor;
+  const double factor = step_.handshake.factor;
   if (copy == nullptr && prescaled_ < count) prescaled_ = count;
   if (prescaled_ < count) {
     const uint64_t n = std::min(kPieceBytes / element, count - prescaled_);
@@ -248,7 +225,7 @@ bool Step::prescale_and_cast(uint32_t bucket) {
   for (uint64_t left = kPieceBytes / element; prescaled_ < 2 * count && (factor != 1 || converts);) {
     const uint64_t at = prescaled_ - count;
     const Weighting::Range next =
-        s_.weighting ? s_.weighting->range(planned, at, stamp_) : Weighting::Range{count - at, false};
+        s_.weighting ? s_.weighting->range(planned, at, step_.stamp) : Weighting::Range{count - at, false};
     const bool passes = next.done && !converts;
     const uint64_t n = passes ? next.count : std::min(left, next.count);
     if (n == 0) return false;
@@ -285,11 +262,11 @@ void Step::watch() {
   if (!pending_.empty()) s_.comm->context().stages().relieve();
   if (!Deadline::at(applied_deadline_ns_).expired(clock_)) return;
   s_.comm->fail(Status::error(Code::kTimeout,
-                              cat("rank ", s_.comm->rank(), ", step ", begun_.number,
+                              cat("rank ", s_.comm->rank(), ", step ", step_.begun.number,
                                   " passed its deadline: ", where()),
                               Evidence::kDeadline)
                     .with_ranks({s_.comm->rank()})
-                    .with_step(begun_.number));
+                    .with_step(step_.begun.number));
 }
 
 std::string Step::where() const {
@@ -309,12 +286,7 @@ std::string Step::where() const {
   }
   if (collected_ < submitted_) {
     const Slot& slot = s_.schedule.slots[collected_];
-    if (slot.kind == Slot::Kind::kHandshake) return "not every rank has begun the step";
-    if (slot.kind == Slot::Kind::kCompare) return "not every rank has compared its values (check_interval)";
-    if (slot.kind == Slot::Kind::kBuffers) return "the broadcast of buffers has not completed";
-    if (slot.kind == Slot::Kind::kMap) return "the exchange of absent parameters has not completed";
-    if (slot.kind == Slot::Kind::kNorms) return "the norms of the ranks' slices are being added up";
-    if (slot.kind == Slot::Kind::kFinish) return "not every rank has called finish";
+    if (slot.exchange != nullptr) return slot.exchange->awaited();
     if (slot.kind == Slot::Kind::kCounts) {
       return cat("the exchange of counts has not completed for collective ", slot.index, " of ",
                  s_.plan.text(s_.manifest, slot.bucket));
@@ -322,12 +294,12 @@ std::string Step::where() const {
     return cat("collective ", slot.index, " of ", s_.plan.text(s_.manifest, slot.bucket),
                " has not completed");
   }
-  if (launched_ < bucket_count()) {
+  if (step_.launched < bucket_count()) {
     const char* const what = fetch_ == Fetch::kNone
                                  ? " are not ready, or are being copied by weft_reducer_ready"
                              : fetch_ == Fetch::kAwaited ? " are not complete on the program's streams"
                                                          : " are being copied from their device";
-    return cat("gradients of ", s_.plan.text(s_.manifest, launched_), what);
+    return cat("gradients of ", s_.plan.text(s_.manifest, step_.launched), what);
   }
   if (submitted_ >= end_slot_ && end_.load() == End::kAwaited) return "this rank has not called finish";
   if (s_.norms && !decided_)
@@ -347,8 +319,8 @@ FlightStep Step::flight_step() const {
   FlightStep now;
   now.buckets = bucket_count();
   if (!active_) return now;
-  now.step = begun_.number;
-  now.launched = launched_;
+  now.step = step_.begun.number;
+  now.launched = step_.launched;
   now.done = done_;
   now.where = where();
   return now;
@@ -370,11 +342,10 @@ Step::Times Step::times(uint32_t bucket) const {
 uint64_t Step::memory_bytes() const {
   uint64_t jobs = 0;
   for (const Running& running : running_) jobs += running.job->memory_bytes();
+  for (const auto& exchange : s_.exchanges) jobs += exchange->memory_bytes();
   return sizeof *this + jobs + running_.size() * sizeof(Running) +
          (pending_.capacity() + results_.capacity() + late_.capacity()) * sizeof(uint32_t) +
-         records_.capacity() * sizeof(HandshakeRecord) + finishing_.capacity() * sizeof(FinishRecord) +
-         rounded_.capacity() + digests_.capacity() * sizeof(uint64_t) + waits_.memory_bytes() +
-         held_.capacity() * sizeof(Held);
+         rounded_.capacity() + waits_.memory_bytes() + held_.capacity() * sizeof(Held);
 }
 
 void Step::trace(TraceKind kind, uint32_t bucket, uint32_t stage, uint64_t begin_ns, uint64_t end_ns) {
@@ -390,7 +361,7 @@ void Step::trace(TraceKind kind, uint32_t bucket, uint32_t stage, uint64_t begin
   event.lane = s_.lane->key().id;
   event.bucket = bucket;
   event.stage = stage;
-  event.index = begun_.number;
+  event.index = step_.begun.number;
   event.bytes = s_.plan.buckets[bucket].bytes();
   sink->record(event);
 }

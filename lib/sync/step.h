@@ -23,23 +23,10 @@
 #include "core/trace_sink.h"
 #include "sync/stage_job.h"
 #include "sync/state.h"
+#include "sync/step_context.h"
 #include "sync/waits.h"
 
 namespace weft {
-
-// The arguments of begin for a synchronised step.
-struct StepStart {
-  uint64_t number = 0;
-  uint64_t begin_ns = 0;
-  HandshakeRecord record;    // this rank's
-  uint64_t local_steps = 0;  // since the previous synchronised step
-  uint64_t digest = 0;       // of this rank's values, in a step that compares them
-  bool fixed = false;        // WEFT_BEGIN_FIXED
-  bool noting = false;       // the order of readiness is recorded
-  bool zeros = false;        // the places of absent parameters are not cleared yet
-  bool fused_cast = false;   // gradients are copied in the communication dtype (sync/fused_cast.h);
-  double divisor = 1;        // narrowing copies divide by this
-};
 
 class Step final : public Task, public FlightSource {
  public:
@@ -64,8 +51,6 @@ class Step final : public Task, public FlightSource {
     kTooLate,  // some rank may already have all that it needs from this one
   };
   Stopped stopped() const { return stopped_.load(std::memory_order_acquire); }
-  // Passes what finish requested, if the gradients have norms. Called once a step, after prepare.
-  void publish(const FinishRecord& record);
   // Ends all writing of gradients when finish gives up on a stage that does not return. The step continues if
   // the stage does return. False if a write in progress, by this process or a device, does not end by the
   // deadline.
@@ -123,8 +108,8 @@ class Step final : public Task, public FlightSource {
   // Returns the number of buckets whose contributions are in retained copies. The contributions of the others
   // are in the buckets.
   uint32_t retained() const {
-    const bool next = launched_ < bucket_count() && prescaled_ > s_.plan.buckets[launched_].count;
-    return launched_ + (next ? 1 : 0);
+    const bool next = step_.launched < bucket_count() && prescaled_ > s_.plan.buckets[step_.launched].count;
+    return step_.launched + (next ? 1 : 0);
   }
   // Copies gradients on devices into the buckets that were not launched, after a failure. All gradients must
   // be ready. False if that takes longer than the deadline. The program's thread.
@@ -138,7 +123,7 @@ class Step final : public Task, public FlightSource {
   double factor_of(uint32_t bucket) const;
   bool absent_everywhere(uint32_t param) const;
   // Returns the handshake's outcome, which says whether anything was reduced.
-  const StepHandshake& handshake() const { return handshake_; }
+  const StepHandshake& handshake() const { return step_.handshake; }
   uint32_t skipped() const { return skipped_; }  // buckets
   // Describes what the step waits for, or where it failed.
   std::string where() const;
@@ -217,8 +202,6 @@ class Step final : public Task, public FlightSource {
   static bool reached(uint32_t last, uint32_t stamp) {
     return last == stamp || (last != 0 && static_cast<int32_t>(last - stamp) > 0);
   }
-  void opened();
-  void compared();
   void watch_pre_step();
   void own_failed(const Slot& slot);
   double divisor(bool own) const;
@@ -280,7 +263,7 @@ class Step final : public Task, public FlightSource {
   void stage_failed(uint32_t bucket, const Status& status);
   // True when the bucket's result is in its final place.
   bool copy_piece(uint32_t bucket);
-  void fix(bool all_ranks);
+  bool declared() const;
   void bucket_done(uint32_t bucket);
   void report(uint32_t bucket, Code code);
   void report_rest(Code code);
@@ -293,13 +276,10 @@ class Step final : public Task, public FlightSource {
   Engine& engine_;
   Clock& clock_;
 
-  // Set by prepare; read once the step is seen open.
-  StepStart begun_;
+  StepContext step_;
   std::atomic<uint64_t> deadline_ns_{UINT64_MAX};
   std::atomic<End> end_{End::kAwaited};
   std::atomic<Stopped> stopped_{Stopped::kNot};
-  FinishRecord record_;
-  std::atomic<bool> published_{false};  // record_ is set
   std::atomic<uint32_t> finished_{0};
   std::atomic<uint32_t> pre_step_done_{0};
   std::atomic<uint64_t> committed_{0};
@@ -310,8 +290,6 @@ class Step final : public Task, public FlightSource {
   std::mutex copy_mutex_;            // held while a piece of a gradient is written, or read by a collective
   std::atomic<bool> sealed_{false};  // no further piece is copied
   std::vector<InputSlices> slices_;  // per bucket, if parts of gradients stay in place
-  uint32_t stamp_ = 0;
-  uint32_t launched_ = 0;  // buckets
   // Progress of prescale_and_cast in the next bucket to be launched: elements retained, then elements
   // converted.
   uint64_t prescaled_ = 0;
@@ -322,21 +300,10 @@ class Step final : public Task, public FlightSource {
   uint64_t applied_deadline_ns_ = UINT64_MAX;
   uint32_t idle_polls_ = 0;
   std::string left_text_;
-  uint64_t given_up_ns_ = 0;              // when the failure was noticed; 0: there is none
-  std::vector<HandshakeRecord> records_;  // of all ranks
-  StepHandshake handshake_;
-  std::vector<uint64_t> digests_;  // of all ranks
-  bool opened_ = false;
-  bool compared_ = false;  // also true if nothing is to be compared
-  bool mapped_ = false;    // the map is here: this rank knows which parameters are absent everywhere
-  bool fixed_ = false;     // every rank declared its absent parameters fixed (WEFT_BEGIN_FIXED)
-  bool promised_ = false;  // this rank declared them fixed, and no map will follow
+  uint64_t given_up_ns_ = 0;  // when the failure was noticed; 0: there is none
   uint32_t skipped_ = 0;
-  // Norms: results are copied back once all buckets are measured and finishing_ has the records of all ranks.
-  std::vector<FinishRecord> finishing_;
-  Bytes rounded_;          // a piece of a result, rounded to the gradients' dtype
-  uint32_t measured_ = 0;  // buckets
-  bool received_ = false;  // finishing_ is complete
+  // Norms: results are copied back once all buckets are measured and the ranks' requests are here.
+  Bytes rounded_;  // a piece of a result, rounded to the gradients' dtype
   bool decided_ = false;
   uint64_t sent_bytes_ = 0;
   uint64_t first_launch_ns_ = 0;

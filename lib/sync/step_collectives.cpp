@@ -22,53 +22,26 @@ bool needs_all(const CollectiveArgs& args, int rank) {
 
 // Returns the divisor of averages over the hook's communicator (own), or over the reducer's.
 double Step::divisor(bool own) const {
-  if (!own) return handshake_.divisor;
-  return handshake_.divisor / s_.comm->size() * s_.hook->comm()->size();
+  if (!own) return step_.handshake.divisor;
+  return step_.handshake.divisor / s_.comm->size() * s_.hook->comm()->size();
 }
 
 // True for a slot that all ranks skip in this step.
 bool Step::skips(const Slot& slot) const {
-  switch (slot.kind) {
-    case Slot::Kind::kMap:
-      return fixed_;
-    case Slot::Kind::kCompare:
-      return !s_.pre_step->compares(begun_.number);
-    case Slot::Kind::kBuffers:
-      return s_.pre_step->root(handshake_, s_.comm->size()) < 0;  // no rank has data
-    case Slot::Kind::kHandshake:
-      return false;
-    default:
-      return slot.of_bucket() && running_[slot.bucket].skipped;
-  }
+  return slot.exchange != nullptr ? slot.exchange->left_out(step_) : running_[slot.bucket].skipped;
 }
 
 // True for a bucket's collective that does not take place in this step, on any rank.
 bool Step::left_out(const Slot& slot) const {
+  if (slot.exchange != nullptr) return false;
   const Running& running = running_[slot.bucket];
   return (slot.optional && running.count == 0) || (slot.dynamic && running.moved == 0);
 }
 
 bool Step::may_submit(const Slot& slot) const {
-  switch (slot.kind) {
-    case Slot::Kind::kHandshake:
-      return true;
-    case Slot::Kind::kCompare:
-      return opened_;
-    case Slot::Kind::kBuffers:
-      return opened_ && compared_;
-    case Slot::Kind::kMap:
-      return launched_ == bucket_count();
-    case Slot::Kind::kFinish:
-      return published_.load(std::memory_order_acquire);
-    case Slot::Kind::kNorms:
-      return measured_ == bucket_count();
-    case Slot::Kind::kCounts:
-    case Slot::Kind::kSparse:
-    case Slot::Kind::kBucket:
-      break;
-  }
+  if (slot.exchange != nullptr) return slot.exchange->ready(step_);
   const Running& running = running_[slot.bucket];
-  if (slot.bucket >= launched_) return false;
+  if (slot.bucket >= step_.launched) return false;
   if (running.skipped) return true;
   return running.stages > slot.index && (!slot.dynamic || running.counted == slot.index);
 }
@@ -76,7 +49,7 @@ bool Step::may_submit(const Slot& slot) const {
 // True if the collective takes place in every step and `rank` cannot complete it before this rank has started
 // it.
 bool Step::needs(const Slot& slot, int rank) const {
-  const bool conditional = slot.own || slot.optional || slot.dynamic || slot.kind == Slot::Kind::kBuffers ||
+  const bool conditional = slot.own || slot.optional || slot.dynamic ||
                            (slot.kind == Slot::Kind::kSparse && (slot.index > 0 || s_.fixed));
   return !conditional && needs_all(slot.args, rank);
 }
@@ -137,17 +110,16 @@ bool Step::held_up() {
 // place.
 bool Step::all_need_rest() const {
   const auto passed_over = [&](const Slot& slot) {
-    if (slot.kind == Slot::Kind::kMap || slot.kind == Slot::Kind::kCompare) return skips(slot);
-    if (!begun_.fixed || !slot.of_bucket()) return false;
+    if (slot.exchange != nullptr) return skips(slot);
+    if (!step_.begun.fixed) return false;
     const std::vector<uint32_t>& params = s_.plan.buckets[slot.bucket].params;
     return std::all_of(params.begin(), params.end(),
-                       [&](uint32_t param) { return s_.presence->absent(param, stamp_); });
+                       [&](uint32_t param) { return s_.presence->absent(param, step_.stamp); });
   };
   const std::vector<Slot>& slots = s_.schedule.slots;
   for (int r = 0; r < s_.comm->size(); r++) {
     const Slot& next = slots[submitted_];
-    bool needed =
-        r == s_.comm->rank() || (!next.own && next.kind != Slot::Kind::kBuffers && needs_all(next.args, r));
+    bool needed = r == s_.comm->rank() || (!next.own && needs_all(next.args, r));
     for (size_t i = submitted_ + 1; i < slots.size() && !needed; i++)
       needed = needs(slots[i], r) && !passed_over(slots[i]);
     if (!needed) return false;
@@ -172,24 +144,8 @@ bool Step::allowed(const Slot& slot) {
 void Step::fill(const Slot& slot, CollectiveArgs* args) {
   args->postscale = slot.average ? 1.0 / divisor(slot.own) : 1.0;
   if (args->coll == Coll::kReduce && args->peer != s_.comm->rank()) args->dst = nullptr;
-  if (slot.kind == Slot::Kind::kHandshake) {
-    args->src = reinterpret_cast<const std::byte*>(&begun_.record);
-    args->dst = reinterpret_cast<std::byte*>(records_.data());
-  } else if (slot.kind == Slot::Kind::kMap) {
-    s_.presence->map(stamp_);
-    args->src = reinterpret_cast<const std::byte*>(s_.presence->here().data());
-    args->dst = reinterpret_cast<std::byte*>(s_.presence->anywhere().data());
-  } else if (slot.kind == Slot::Kind::kCompare) {
-    args->src = reinterpret_cast<const std::byte*>(&begun_.digest);
-    args->dst = reinterpret_cast<std::byte*>(digests_.data());
-  } else if (slot.kind == Slot::Kind::kBuffers) {
-    args->peer = s_.pre_step->root(handshake_, s_.comm->size());
-    args->src = args->dst = s_.pre_step->memory(s_.manifest, slot.index);
-  } else if (slot.kind == Slot::Kind::kNorms) {
-    args->src = args->dst = reinterpret_cast<std::byte*>(s_.norms->sums().data());
-  } else if (slot.kind == Slot::Kind::kFinish) {
-    args->src = reinterpret_cast<const std::byte*>(&record_);
-    args->dst = reinterpret_cast<std::byte*>(finishing_.data());
+  if (slot.exchange != nullptr) {
+    slot.exchange->fill(step_, args);
   } else if (slot.kind == Slot::Kind::kCounts) {
     args->src = reinterpret_cast<const std::byte*>(&running_[slot.bucket].count);
     args->dst = reinterpret_cast<std::byte*>(running_[slot.bucket].job->counts.data());
@@ -202,7 +158,7 @@ void Step::fill(const Slot& slot, CollectiveArgs* args) {
     args->device = s_.device_buckets->call(slot.bucket);
   } else if (s_.in_place_slices && slot.kind == Slot::Kind::kBucket) {
     InputSlices& slices = slices_[slot.bucket];
-    s_.in_place_slices->locate(s_, slot.bucket, stamp_, &slices);
+    s_.in_place_slices->locate(s_, slot.bucket, step_.stamp, &slices);
     if (!slices.parts.empty()) args->slices = &slices;
   }
 }
@@ -210,7 +166,7 @@ void Step::fill(const Slot& slot, CollectiveArgs* args) {
 // Puts micro_batches into the descriptor, which the ranks compare. A descriptor with a root has no field for
 // it. There an average shows it by its scale, and if a stage divides, the number is mixed into the tag.
 void Step::show_micro_batches(const Slot& slot, CollectiveArgs* args) const {
-  const uint32_t micro_batches = begun_.record.micro_batches;
+  const uint32_t micro_batches = step_.begun.record.micro_batches;
   args->micro_batches = micro_batches;
   if (has_root(args->coll) && !slot.average) {
     args->tag = slot_tag(args->tag + (micro_batches - 1) * kSplitMixStep);
@@ -237,17 +193,17 @@ bool Step::submit() {
     // The ranks compare the divisor, also if a stage divides by it.
     if (!s_.uneven && slot.of_bucket()) show_micro_batches(slot, &next.args);
     // The step in the tag keeps a rank that left out a collective in this step alone from matching one of the
-    // next step. (The records of handshakes contain the step already.)
+    // next step.
     const bool hooked = slot.kind == Slot::Kind::kBucket || slot.kind == Slot::Kind::kCounts;
-    const uint64_t step = hooked ? running_[slot.bucket].job->step() : begun_.number;
-    if (slot.kind != Slot::Kind::kHandshake) next.args.tag |= step_tag(step);
-    if (!s_.uneven) next.args.tag |= std::min(begun_.local_steps, kTagLocalSteps);
+    const uint64_t step = hooked ? running_[slot.bucket].job->step() : step_.begun.number;
+    if (slot.numbered) next.args.tag |= step_tag(step);
+    if (!s_.uneven) next.args.tag |= std::min(step_.begun.local_steps, kTagLocalSteps);
     if (left_out(slot)) {
       next.complete({});
     } else {
       const Comm& comm = slot.own ? *s_.hook->comm() : *s_.comm;
       const uint64_t bytes = least_bytes(next.args, comm.size());
-      if (slot.kind != Slot::Kind::kBuffers) sent_bytes_ += bytes;
+      if (slot.counted) sent_bytes_ += bytes;
       if (slot.of_bucket()) running_[slot.bucket].least_bytes += bytes;
       submitted_ns_[submitted_ % requests_.size()] = clock_.now_ns();
       (slot.own ? s_.hook_lane : s_.lane)->submit(&next);
@@ -284,25 +240,14 @@ bool Step::collect() {
     return true;
   }
   // A rank that starts a step has finished the one before.
-  if (took_place && !slot.own && needs_all(slot.args, s_.comm->rank())) commit(begun_.number);
+  if (took_place && !slot.own && needs_all(slot.args, s_.comm->rank())) commit(step_.begun.number);
   switch (slot.kind) {
-    case Slot::Kind::kHandshake:
-      opened();
-      break;
-    case Slot::Kind::kCompare:
-      compared();
-      break;
-    case Slot::Kind::kMap:
-      mapped_ = true;
-      break;
-    case Slot::Kind::kFinish:
-      received_ = true;
+    case Slot::Kind::kStep:
+      if (const Status judged = slot.exchange->completed(step_); !judged.ok())
+        s_.comm->fail(judged.with_step(step_.begun.number));
       break;
     case Slot::Kind::kCounts:
       counted(slot);
-      break;
-    case Slot::Kind::kBuffers:
-    case Slot::Kind::kNorms:
       break;
     case Slot::Kind::kSparse:
     case Slot::Kind::kBucket:
@@ -321,7 +266,7 @@ void Step::counted(const Slot& slot) {
   } else {
     s_.comm->fail(
         judged.with_prefix(cat(s_.plan.text(s_.manifest, slot.bucket), ", collective ", slot.index, ": "))
-            .with_step(begun_.number));
+            .with_step(step_.begun.number));
   }
 }
 
@@ -330,10 +275,10 @@ void Step::own_failed(const Slot& slot) {
   if (!slot.own || s_.comm->failed()) return;
   const Status failure = s_.hook->comm()->failure();
   s_.comm->fail(failure
-                    .with_prefix(cat("rank ", s_.comm->rank(), ", step ", begun_.number,
+                    .with_prefix(cat("rank ", s_.comm->rank(), ", step ", step_.begun.number,
                                      ", the hook's own communicator: "))
                     .with_ranks({})
-                    .with_step(begun_.number));
+                    .with_step(step_.begun.number));
 }
 
 }  // namespace weft

@@ -28,7 +28,7 @@ bool Step::fetch(uint32_t bucket) {
   bool done = fetch_ == Fetch::kDone;
   Status status;
   if (fetch_ == Fetch::kAwaited) {
-    status = devices.arrived(bucket, stamp_, &done);
+    status = devices.arrived(bucket, step_.stamp, &done);
     if (status.ok() && done) {
       status = copy_in(bucket);
       if (status.ok()) fetch_ = Fetch::kCopied;
@@ -51,7 +51,7 @@ Status Step::copy_in(uint32_t bucket) {
   devices.clear(bucket);
   for (const uint32_t param : planned.params) {
     const Buckets::Place& place = s_.buckets->place(param);
-    if (!devices.taken(param, stamp_) || place.count == 0) continue;
+    if (!devices.taken(param, step_.stamp) || place.count == 0) continue;
     const std::byte* const gradient = s_.gradients[param];
     if (s_.holds_sum(param)) {
       WEFT_TRY(devices.add_into(bucket, {gradient, place.memory, place.count, held, held, 1.0}));
@@ -72,9 +72,10 @@ Status Step::copy_to_device(uint32_t bucket) {
   const PlannedBucket& planned = s_.plan.buckets[bucket];
   const Dtype held = s_.buckets->held(bucket), comm_dtype = s_.comm_dtype(bucket);
   const uint64_t element = dtype_size(comm_dtype);
-  const double scale = s_.hook->cast_dtype() ? handshake_.factor / divisor(false) : handshake_.factor;
+  const double scale =
+      s_.hook->cast_dtype() ? step_.handshake.factor / divisor(false) : step_.handshake.factor;
   const auto comes = [&](uint32_t param) {  // its contribution is the gradient alone
-    return devices.taken(param, stamp_) && !s_.holds_sum(param);
+    return devices.taken(param, step_.stamp) && !s_.holds_sum(param);
   };
   const auto to = [&](size_t i) { return s_.device_buckets->memory(bucket) + planned.offsets[i] * element; };
   devices.clear(bucket);
@@ -82,7 +83,7 @@ Status Step::copy_to_device(uint32_t bucket) {
     const uint32_t param = planned.params[i];
     const Buckets::Place& place = s_.buckets->place(param);
     if (comes(param) || place.count == 0) continue;
-    if (devices.taken(param, stamp_)) {
+    if (devices.taken(param, step_.stamp)) {
       WEFT_TRY(devices.add_into(bucket, {s_.gradients[param], place.memory, place.count, held, held, 1.0}));
     }
     devices.add(bucket, place.memory, to(i), place.count, place.element_bytes, element);
@@ -151,17 +152,17 @@ bool Step::devices_idle() {
   if (fetch_ != Fetch::kCopied) return true;
   bool over = false;
   // A device that fails has stopped copying.
-  return !s_.devices->query(launched_, DeviceGradients::Way::kIn, &over).ok() || over;
+  return !s_.devices->query(step_.launched, DeviceGradients::Way::kIn, &over).ok() || over;
 }
 
 bool Step::fetch_rest(Deadline deadline) {
-  for (uint32_t b = launched_; b < bucket_count(); b++) {
-    const bool fetched = b == launched_ && fetch_ >= Fetch::kCopied;
+  for (uint32_t b = step_.launched; b < bucket_count(); b++) {
+    const bool fetched = b == step_.launched && fetch_ >= Fetch::kCopied;
     if (!on_device(b) || fetched) continue;
     bool done = false;
     Status status;
     const auto came = [&] {
-      status = s_.devices->arrived(b, stamp_, &done);
+      status = s_.devices->arrived(b, step_.stamp, &done);
       return done || !status.ok();
     };
     const auto copied = [&] {
@@ -176,11 +177,11 @@ bool Step::fetch_rest(Deadline deadline) {
 
 void Step::device_failed(uint32_t bucket, const char* what, const Status& status) {
   s_.comm->fail(status
-                    .with_prefix(cat("rank ", s_.comm->rank(), ", step ", begun_.number, ", ", what, " of ",
-                                     s_.plan.text(s_.manifest, bucket), " on CUDA device ",
+                    .with_prefix(cat("rank ", s_.comm->rank(), ", step ", step_.begun.number, ", ", what,
+                                     " of ", s_.plan.text(s_.manifest, bucket), " on CUDA device ",
                                      s_.devices->device(bucket), ": "))
                     .with_ranks({s_.comm->rank()})
-                    .with_step(begun_.number));
+                    .with_step(step_.begun.number));
 }
 
 void Step::hold(const DeviceCall& call, uint32_t stamp, uint32_t bucket) {

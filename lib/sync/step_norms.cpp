@@ -20,16 +20,10 @@ uint64_t Step::rounded_bytes() const {
   return s_.norms && any ? kRoundedElements * sizeof(uint16_t) : 0;
 }
 
-void Step::publish(const FinishRecord& record) {
-  record_ = record;
-  published_.store(true, std::memory_order_release);
-  engine_.notify();
-}
-
 // Does one bounded piece of work towards the decision about the results.
 bool Step::measure() {
-  if (measured_ == bucket_count()) {
-    if (!received_) return false;
+  if (step_.measured == bucket_count()) {
+    if (s_.norms->received() == nullptr) return false;
     decide();
     return true;
   }
@@ -37,7 +31,7 @@ bool Step::measure() {
   const bool device_bucket = s_.device_bucket(copying_);
   if (device_bucket && !measure_on_device(copying_)) return false;
   if (device_bucket || measure_piece(copying_)) {
-    measured_++;
+    step_.measured++;
     copying_ = kNone;
     copy_param_ = 0;
     copy_element_ = 0;
@@ -129,10 +123,10 @@ bool Step::measure_piece(uint32_t bucket) {
 // results are copied back.
 void Step::decide() {
   Norms& norms = *s_.norms;
-  const Status judged = decide_finish(finishing_, norms.total(), norms.nonfinite(), &norms.decision);
+  const Status judged = decide_finish(*norms.received(), norms.total(), norms.nonfinite(), &norms.decision);
   if (!judged.ok()) {
-    received_ = false;
-    s_.comm->fail(judged.with_step(begun_.number));
+    norms.receive(nullptr);
+    s_.comm->fail(judged.with_step(step_.begun.number));
     return;
   }
   decided_ = true;

@@ -15,13 +15,13 @@ bool Step::next_result() {
     copying_ = results_[result_++];
     return true;
   }
-  if (mapped_ && late_at_ < late_.size()) {
+  if (step_.mapped && late_at_ < late_.size()) {
     copying_ = late_[late_at_++];
     return true;
   }
   while (result_ < results_.size()) {
     const uint32_t bucket = results_[result_++];
-    if (running_[bucket].absent == 0 || promised_ || mapped_) {
+    if (running_[bucket].absent == 0 || declared() || step_.mapped) {
       copying_ = bucket;
       return true;
     }
@@ -158,8 +158,8 @@ bool Step::copy_piece(uint32_t bucket) {
 }
 
 bool Step::absent_everywhere(uint32_t param) const {
-  if (!s_.presence->absent(param, stamp_)) return false;
-  return promised_ || (s_.mapped && !s_.presence->present_anywhere(param));
+  if (!s_.presence->absent(param, step_.stamp)) return false;
+  return declared() || (s_.mapped && !s_.presence->present_anywhere(param));
 }
 
 void Step::bucket_done(uint32_t bucket) {
@@ -167,7 +167,7 @@ void Step::bucket_done(uint32_t bucket) {
   if (s_.on_bucket != nullptr) s_.comm->context().callbacks().promise();
   last_done_ns_ = clock_.now_ns();
   running_[bucket].done_ns.store(last_done_ns_, std::memory_order_relaxed);
-  running_[bucket].done.store(stamp_, std::memory_order_release);
+  running_[bucket].done.store(step_.stamp, std::memory_order_release);
   if (s_.devices) release(bucket);
   done_++;
   report(bucket, Code::kOk);
@@ -186,7 +186,7 @@ void Step::report_rest(Code code) {
 void Step::report(uint32_t bucket, Code code) {
   if (s_.on_bucket == nullptr) return;
   s_.comm->context().callbacks().post([call = s_.on_bucket, data = s_.on_bucket_user_data,
-                                       step = begun_.number, bucket,
+                                       step = step_.begun.number, bucket,
                                        code] { call(data, step, bucket, static_cast<weft_status>(code)); });
 }
 

@@ -19,9 +19,9 @@ void Step::run_sparse_stage(uint32_t bucket, bool joins) {
     SparseGradient::Terms terms;
     terms.rank = s_.comm->rank();
     terms.size = s_.comm->size();
-    terms.factor = handshake_.factor;
-    terms.divisor = hooked.sums ? 1 : handshake_.divisor;
-    terms.absent = s_.presence->absent(s_.plan.buckets[bucket].params.front(), stamp_);
+    terms.factor = step_.handshake.factor;
+    terms.divisor = hooked.sums ? 1 : step_.handshake.divisor;
+    terms.absent = s_.presence->absent(s_.plan.buckets[bucket].params.front(), step_.stamp);
     terms.sends = hooked.collectives > 0;
     sparse(bucket).begin(terms);
     if (hooked.asks) return ask_about_sparse(bucket, 0, joins);
@@ -105,10 +105,10 @@ bool Step::scale_sparse(uint32_t bucket) {
 void Step::sparse_failed(uint32_t bucket, const Status& status) {
   const bool others = !status.info().ranks.empty();
   s_.comm->fail(status
-                    .with_prefix(cat("rank ", s_.comm->rank(), ", step ", begun_.number, ", ",
+                    .with_prefix(cat("rank ", s_.comm->rank(), ", step ", step_.begun.number, ", ",
                                      s_.plan.text(s_.manifest, bucket), ": "))
                     .with_ranks(others ? status.info().ranks : std::vector<int>{s_.comm->rank()})
-                    .with_step(begun_.number));
+                    .with_step(step_.begun.number));
 }
 
 }  // namespace weft

@@ -146,10 +146,10 @@ void Step::stage_done(uint32_t bucket, uint64_t began_ns, uint64_t ended_ns) {
 
 void Step::stage_failed(uint32_t bucket, const Status& status) {
   s_.comm->fail(status
-                    .with_prefix(cat("rank ", s_.comm->rank(), ", step ", begun_.number, ", ",
+                    .with_prefix(cat("rank ", s_.comm->rank(), ", step ", step_.begun.number, ", ",
                                      s_.plan.text(s_.manifest, bucket), ", stage ", stage_of(bucket), ": "))
                     .with_ranks({s_.comm->rank()})
-                    .with_step(begun_.number));
+                    .with_step(step_.begun.number));
 }
 
 }  // namespace weft

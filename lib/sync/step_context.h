@@ -1,0 +1,38 @@
+// The values of a step that are known only while it runs. Step owns them and passes them to the features'
+// exchanges (sync/step_exchange.h). Threads: `begun` is set by the program's thread before the step opens;
+// all else under the engine's progress lock.
+#pragma once
+
+#include <cstdint>
+
+#include "sync/step_handshake.h"
+
+namespace weft {
+
+// The arguments of begin for a synchronised step.
+struct StepStart {
+  uint64_t number = 0;
+  uint64_t begin_ns = 0;
+  HandshakeRecord record;    // this rank's
+  uint64_t local_steps = 0;  // since the previous synchronised step
+  uint64_t digest = 0;       // of this rank's values, in a step that compares them
+  bool fixed = false;        // WEFT_BEGIN_FIXED
+  bool noting = false;       // the order of readiness is recorded
+  bool zeros = false;        // the places of absent parameters are not cleared yet
+  bool fused_cast = false;   // gradients are copied in the communication dtype (sync/fused_cast.h);
+  double divisor = 1;        // narrowing copies divide by this
+};
+
+struct StepContext {
+  StepStart begun;
+  uint32_t stamp = 0;
+  StepHandshake handshake;
+  bool opened = true;     // every rank has begun the step, and it is to be reduced
+  bool compared = true;   // the ranks' values are equal, or are not compared in this step
+  bool mapped = false;    // this rank knows which parameters are absent everywhere
+  bool fixed = false;     // every rank declared its absent parameters fixed (WEFT_BEGIN_FIXED)
+  uint32_t launched = 0;  // buckets
+  uint32_t measured = 0;  // buckets whose norms are known
+};
+
+}  // namespace weft
