@@ -218,6 +218,7 @@ Status build_collectives_local(ReducerState* s, Deadline deadline) {
   s->in_place_slices = InPlaceSlices::make(*s);
   s->weighting = Weighting::make(*s);
   s->readiness = std::make_unique<Readiness>(s->plan);
+  add_works(s);
   if (s->copy || s->devices) s->gradients.resize(s->manifest.params.size());
   return {};
 }

@@ -1,8 +1,12 @@
 #include "sync/features.h"
 
 #include "sync/feature/absent/absent_map.h"
+#include "sync/feature/absent/absent_work.h"
+#include "sync/feature/convert/convert_work.h"
+#include "sync/feature/devices/fetch_work.h"
 #include "sync/feature/norms/norms_exchange.h"
 #include "sync/feature/pre_step/pre_step_exchange.h"
+#include "sync/feature/retain/retain_work.h"
 #include "sync/feature/uneven/handshake_exchange.h"
 #include "sync/state.h"
 
@@ -11,17 +15,29 @@ namespace {
 
 // Each adds its exchanges if the reducer's options ask for it. The handshake comes after the pre-step,
 // because it is put before that.
-constexpr void (*kFeatures[])(ReducerState* state) = {
+constexpr void (*kExchanges[])(ReducerState* state) = {
     add_pre_step,
     add_handshake,
     add_absent_map,
     add_norms,
 };
+// In the order in which a bucket needs them: what is converted can no longer be retained.
+constexpr void (*kWorks[])(ReducerState* state) = {
+    add_absent_work,
+    add_fetch_work,
+    add_retain_work,
+    add_convert_work,
+};
 
 }  // namespace
 
 void add_exchanges(ReducerState* state) {
-  for (const auto add : kFeatures) add(state);
+  for (const auto add : kExchanges) add(state);
+}
+
+void add_works(ReducerState* state) {
+  state->prepare.resize(state->plan.buckets.size());
+  for (const auto add : kWorks) add(state);
 }
 
 }  // namespace weft

@@ -393,7 +393,7 @@ Status Reducer::close_step(uint64_t entered_ns) {
   const bool reduced = this->reduced();
   const std::string text = reduced ? std::string() : step_text();
   s.readiness->close();
-  if (s.retain && over && s.readiness->full() && step_->fetch_rest(s.comm->op_deadline(timeout_ms_))) {
+  if (s.retain && over && s.readiness->full() && step_->bring_rest(s.comm->op_deadline(timeout_ms_))) {
     retained_step_ = stats_.steps;
     retained_buckets_ = step_->retained();
   }

@@ -22,6 +22,7 @@ Step::Step(std::shared_ptr<ReducerState> state)
       clock_(s_.comm->context().clock()),
       end_slot_(find_end()),
       waits_(s_.comm->rank(), s_.comm->size()) {
+  step_.buckets.resize(bucket_count());
   pending_.reserve(bucket_count());
   results_.reserve(bucket_count());
   late_.reserve(bucket_count());
@@ -95,17 +96,15 @@ Poll Step::poll() {
 
 void Step::start(uint32_t stamp) {
   active_ = true;
-  step_ = {.begun = step_.begun,
-           .stamp = stamp,
-           .handshake = even_handshake(s_.comm->size(), step_.begun.record.micro_batches),
-           .fixed = step_.begun.fixed};
+  step_.start(stamp, s_.comm->size());
   for (const auto& exchange : s_.exchanges) exchange->start(step_);
   done_ = skipped_ = reported_up_to_ = 0;
   submitted_ = collected_ = 0;
   result_ = late_at_ = copy_param_ = 0;
-  copy_element_ = prescaled_ = restored_ = 0;
+  copy_element_ = restored_ = 0;
+  prepared_ = 0;
+  preparing_ = false;
   copying_ = kNone;
-  fetch_ = Fetch::kNone;
   returning_ = false;
   sent_bytes_ = 0;
   results_.clear();
@@ -119,9 +118,9 @@ void Step::start(uint32_t stamp) {
   for (Running& r : running_) {
     r.done_ns.store(0, std::memory_order_relaxed);
     r.launch_ns = r.transfer_ns = r.sent_bytes = r.least_bytes = 0;
-    r.stages = r.absent = 0;
+    r.stages = 0;
     r.counted = UINT32_MAX;
-    r.skipped = r.asked = false;
+    r.asked = false;
   }
 }
 
@@ -133,7 +132,7 @@ Poll Step::give_up() {
   for (; collected_ < submitted_; collected_++) {
     if (!skips(s_.schedule.slots[collected_]) && !request(collected_).done()) return Poll::kWaiting;
   }
-  if (s_.comm->dumping() || !devices_idle()) return Poll::kWaiting;
+  if (s_.comm->dumping() || !quiet()) return Poll::kWaiting;
   // Buckets with a result are copied back completely, so that no gradient is left half written.
   if (copy_back()) return Poll::kAdvanced;
   if (device_waits_) return Poll::kWaiting;
@@ -167,16 +166,23 @@ bool Step::launch() {
   if (!step_.opened || !step_.compared || step_.launched == bucket_count() ||
       !s_.readiness->full(step_.launched))
     return false;
-  if (prescaled_ == 0 && fetch_ == Fetch::kNone) decide_skip(step_.launched);
-  if (running_[step_.launched].skipped) {
-    results_.push_back(step_.launched++);
+  const uint32_t b = step_.launched;
+  switch (prepare_bucket(b)) {
+    case Progress::kMore:
+      return true;
+    case Progress::kWaiting:
+      device_waits_ = true;
+      return false;
+    case Progress::kDone:
+      break;
+  }
+  prepared_ = 0;
+  step_.launched++;
+  if (step_.buckets[b].skipped) {
+    results_.push_back(b);
     skipped_++;
     return true;
   }
-  if (on_device(step_.launched) && !fetch(step_.launched)) return false;
-  if (!prescale_and_cast(step_.launched)) return true;
-  const uint32_t b = step_.launched++;
-  fetch_ = Fetch::kNone;
   running_[b].launch_ns = clock_.now_ns();
   if (first_launch_ns_ == 0) first_launch_ns_ = running_[b].launch_ns;
   trace(TraceKind::kLaunch, b, UINT32_MAX, running_[b].launch_ns, running_[b].launch_ns);
@@ -187,59 +193,30 @@ bool Step::launch() {
   return true;
 }
 
-// Counts the absent parameters of a full bucket and clears their places.
-void Step::decide_skip(uint32_t bucket) {
-  Running& running = running_[bucket];
-  const std::vector<uint32_t>& params = s_.plan.buckets[bucket].params;
-  for (size_t i = 0; step_.begun.zeros && i < params.size(); i++) {
-    if (s_.presence->absent(params[i], step_.stamp)) clear_place(s_.buckets->place(params[i]));
+// Does the next piece of the work before the first stage of a full bucket.
+Progress Step::prepare_bucket(uint32_t bucket) {
+  const std::vector<BucketWork*>& works = s_.prepare[bucket];
+  while (prepared_ < works.size() && !step_.buckets[bucket].skipped) {
+    if (!std::exchange(preparing_, true)) works[prepared_]->begin(step_, bucket);
+    const Progress progress = works[prepared_]->piece(step_, bucket);
+    if (progress != Progress::kDone) return progress;
+    preparing_ = false;
+    prepared_++;
   }
-  if (!s_.mapped && !step_.begun.fixed) return;
-  running.absent = static_cast<uint32_t>(std::count_if(
-      params.begin(), params.end(), [&](uint32_t param) { return s_.presence->absent(param, step_.stamp); }));
-  running.skipped = step_.fixed && running.absent == params.size();
+  return Progress::kDone;
 }
 
-// Prepares a bucket for communication, a piece at a time. It first retains the contributions. Then it scales
-// those that their copy has not scaled by the rank's weight, and converts them to the communication dtype.
-// True when that is done.
-bool Step::prescale_and_cast(uint32_t bucket) {
-  const HookedBucket& hooked = s_.schedule.buckets[bucket];
-  if (s_.device_bucket(bucket) || (step_.begun.fused_cast && hooked.fused_cast))
-    return true;  // the copy into it did that
-  const PlannedBucket& planned = s_.plan.buckets[bucket];
-  const Dtype held = s_.buckets->held(bucket), comm_dtype = s_.comm_dtype(bucket);
-  const uint64_t element = dtype_size(held), count = planned.count;
-  std::byte* const buffer = s_.buckets->buffers()[bucket];
-  std::byte* const copy = s_.buckets->retained(bucket);
-  const double factor = step_.handshake.factor;
-  if (copy == nullptr && prescaled_ < count) prescaled_ = count;
-  if (prescaled_ < count) {
-    const uint64_t n = std::min(kPieceBytes / element, count - prescaled_);
-    std::copy_n(buffer + prescaled_ * element, n * element, copy + prescaled_ * element);
-    prescaled_ += n;
-    return false;
-  }
-  const DeviceOps& ops = s_.comm->context().host();
-  const bool wider = dtype_size(comm_dtype) > element, converts = held != comm_dtype;
-  for (uint64_t left = kPieceBytes / element; prescaled_ < 2 * count && (factor != 1 || converts);) {
-    const uint64_t at = prescaled_ - count;
-    const Weighting::Range next =
-        s_.weighting ? s_.weighting->range(planned, at, step_.stamp) : Weighting::Range{count - at, false};
-    const bool passes = next.done && !converts;
-    const uint64_t n = passes ? next.count : std::min(left, next.count);
-    if (n == 0) return false;
-    if (hooked.cast_to) {
-      // The product is rounded to the storage dtype, as in the copy.
-      if (factor != 1 && !next.done) convert_in_place(ops, buffer, held, held, at, n, factor);
-      convert_in_place(ops, buffer, held, comm_dtype, at, n, 1.0 / divisor(false));
-    } else if (!passes) {
-      convert_in_place(ops, buffer, held, comm_dtype, wider ? count - at - n : at, n, factor);
+// True when the work on the next bucket no longer accesses it. Called after a failure.
+bool Step::quiet() {
+  return !preparing_ || s_.prepare[step_.launched][prepared_]->quiet();
+}
+
+bool Step::bring_rest(Deadline deadline) {
+  for (uint32_t b = step_.launched; b < bucket_count(); b++) {
+    for (BucketWork* const work : s_.prepare[b]) {
+      if (!work->bring(step_, b, deadline)) return false;
     }
-    if (!passes) left -= n;
-    prescaled_ += n;
   }
-  prescaled_ = 0;
   return true;
 }
 
@@ -295,10 +272,8 @@ std::string Step::where() const {
                " has not completed");
   }
   if (step_.launched < bucket_count()) {
-    const char* const what = fetch_ == Fetch::kNone
-                                 ? " are not ready, or are being copied by weft_reducer_ready"
-                             : fetch_ == Fetch::kAwaited ? " are not complete on the program's streams"
-                                                         : " are being copied from their device";
+    const char* const what = preparing_ ? s_.prepare[step_.launched][prepared_]->awaited()
+                                        : " are not ready, or are being copied by weft_reducer_ready";
     return cat("gradients of ", s_.plan.text(s_.manifest, step_.launched), what);
   }
   if (submitted_ >= end_slot_ && end_.load() == End::kAwaited) return "this rank has not called finish";
@@ -328,15 +303,16 @@ FlightStep Step::flight_step() const {
 
 Step::Times Step::times(uint32_t bucket) const {
   const Running& r = running_[bucket];
+  const StepContext::Bucket& here = step_.buckets[bucket];
   return {(*s_.ready_ns)[bucket].load(std::memory_order_relaxed),
           r.launch_ns,
           done_ns(bucket),
           r.transfer_ns,
           r.sent_bytes,
           r.least_bytes,
-          r.absent,
-          r.skipped,
-          r.skipped ? std::nullopt : r.job->error_memory()};
+          here.absent,
+          here.skipped,
+          here.skipped ? std::nullopt : r.job->error_memory()};
 }
 
 uint64_t Step::memory_bytes() const {

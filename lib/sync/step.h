@@ -108,12 +108,12 @@ class Step final : public Task, public FlightSource {
   // Returns the number of buckets whose contributions are in retained copies. The contributions of the others
   // are in the buckets.
   uint32_t retained() const {
-    const bool next = step_.launched < bucket_count() && prescaled_ > s_.plan.buckets[step_.launched].count;
+    const bool next = step_.launched < bucket_count() && step_.buckets[step_.launched].retained;
     return step_.launched + (next ? 1 : 0);
   }
-  // Copies gradients on devices into the buckets that were not launched, after a failure. All gradients must
-  // be ready. False if that takes longer than the deadline. The program's thread.
-  bool fetch_rest(Deadline deadline);
+  // Moves contributions into the buckets that were not launched, after a failure. All gradients must be
+  // ready. False if that takes longer than the deadline. The program's thread.
+  bool bring_rest(Deadline deadline);
   uint64_t first_launch_ns() const { return first_launch_ns_; }
   uint64_t last_done_ns() const { return last_done_ns_; }
   // Returns the address of a bucket's result after its last stage.
@@ -170,15 +170,10 @@ class Step final : public Task, public FlightSource {
     uint64_t count = 0;             // dynamic_count; 0 skips the following optional collective
     uint32_t counted = UINT32_MAX;  // the dynamic collective that the job's counts belong to
     uint64_t moved = 0;             // the largest of those counts
-    uint32_t absent = 0;            // parameters
-    bool skipped = false;           // it is not communicated
     bool asked = false;             // sparse gradients: the pending stage is the hook's
   };
 
   enum class End : uint8_t { kAwaited, kFree, kStopped };
-
-  // The state of the next bucket to be launched, if its gradients are on a device.
-  enum class Fetch : uint8_t { kNone, kAwaited, kCopied, kDone };
 
   void start(uint32_t stamp);
   Poll give_up();
@@ -187,7 +182,8 @@ class Step final : public Task, public FlightSource {
   bool resume();
   bool collect();
   bool launch();
-  bool prescale_and_cast(uint32_t bucket);
+  Progress prepare_bucket(uint32_t bucket);
+  bool quiet();
   bool submit();
   bool restore(uint32_t bucket);
   bool copy_back();
@@ -205,7 +201,6 @@ class Step final : public Task, public FlightSource {
   void watch_pre_step();
   void own_failed(const Slot& slot);
   double divisor(bool own) const;
-  void decide_skip(uint32_t bucket);
   bool may_submit(const Slot& slot) const;
   bool held_up();
   static constexpr uint64_t kHoldNs = 250'000'000;  // the longest wait for finish
@@ -233,13 +228,8 @@ class Step final : public Task, public FlightSource {
   bool stages_ended();
   // Buckets with gradients on a device (step_devices.cpp).
   bool on_device(uint32_t bucket) const { return s_.devices && s_.devices->has(bucket); }
-  bool fetch(uint32_t bucket);
-  Status copy_in(uint32_t bucket);
-  Status copy_to_device(uint32_t bucket);
   bool give_back(uint32_t bucket);
   Status copy_out(uint32_t bucket);
-  bool devices_idle();
-  void device_failed(uint32_t bucket, const char* what, const Status& status);
   void release() { release(kWholeStep); }
   void release(uint32_t bucket);
   void release_locked(uint32_t bucket);
@@ -290,9 +280,10 @@ class Step final : public Task, public FlightSource {
   std::mutex copy_mutex_;            // held while a piece of a gradient is written, or read by a collective
   std::atomic<bool> sealed_{false};  // no further piece is copied
   std::vector<InputSlices> slices_;  // per bucket, if parts of gradients stay in place
-  // Progress of prescale_and_cast in the next bucket to be launched: elements retained, then elements
-  // converted.
-  uint64_t prescaled_ = 0;
+  // Progress in the next bucket to be launched: the number of its works that are done, and whether the next
+  // of them has begun.
+  size_t prepared_ = 0;
+  bool preparing_ = false;
   uint32_t done_ = 0;            // buckets
   uint32_t reported_up_to_ = 0;  // report_rest has reported the buckets below it that have no result
   size_t submitted_ = 0;         // positions in the schedule
@@ -322,7 +313,6 @@ class Step final : public Task, public FlightSource {
   size_t copy_param_ = 0;      // position within that bucket
   uint64_t copy_element_ = 0;  // position within that parameter
   uint64_t restored_ = 0;      // elements of the bucket converted back to the views' dtype
-  Fetch fetch_ = Fetch::kNone;
   bool returning_ = false;     // a device is copying results of the bucket that is being copied back
   bool device_waits_ = false;  // this poll asked a device that was not done
   struct Held {

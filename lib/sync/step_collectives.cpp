@@ -28,7 +28,7 @@ double Step::divisor(bool own) const {
 
 // True for a slot that all ranks skip in this step.
 bool Step::skips(const Slot& slot) const {
-  return slot.exchange != nullptr ? slot.exchange->left_out(step_) : running_[slot.bucket].skipped;
+  return slot.exchange != nullptr ? slot.exchange->left_out(step_) : step_.buckets[slot.bucket].skipped;
 }
 
 // True for a bucket's collective that does not take place in this step, on any rank.
@@ -42,7 +42,7 @@ bool Step::may_submit(const Slot& slot) const {
   if (slot.exchange != nullptr) return slot.exchange->ready(step_);
   const Running& running = running_[slot.bucket];
   if (slot.bucket >= step_.launched) return false;
-  if (running.skipped) return true;
+  if (step_.buckets[slot.bucket].skipped) return true;
   return running.stages > slot.index && (!slot.dynamic || running.counted == slot.index);
 }
 

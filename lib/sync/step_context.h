@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "sync/step_handshake.h"
 
@@ -24,15 +25,32 @@ struct StepStart {
 };
 
 struct StepContext {
+  struct Bucket {
+    uint32_t absent = 0;    // parameters
+    bool skipped = false;   // it is not communicated
+    bool retained = false;  // its contributions are in the retained copy
+  };
   StepStart begun;
   uint32_t stamp = 0;
   StepHandshake handshake;
   bool opened = true;     // every rank has begun the step, and it is to be reduced
-  bool compared = true;   // the ranks' values are equal, or are not compared in this step
+  bool compared = false;  // the ranks' values are equal, or are not compared in this step
   bool mapped = false;    // this rank knows which parameters are absent everywhere
   bool fixed = false;     // every rank declared its absent parameters fixed (WEFT_BEGIN_FIXED)
   uint32_t launched = 0;  // buckets
   uint32_t measured = 0;  // buckets whose norms are known
+  std::vector<Bucket> buckets;
+
+  // Begins the step of this stamp: until an exchange finds otherwise, the ranks are even.
+  void start(uint32_t with_stamp, int size) {
+    stamp = with_stamp;
+    handshake = even_handshake(size, begun.record.micro_batches);
+    opened = compared = true;
+    mapped = false;
+    fixed = begun.fixed;
+    launched = measured = 0;
+    buckets.assign(buckets.size(), {});
+  }
 };
 
 }  // namespace weft

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/context.h"
+#include "sync/feature/devices/bucket_copies.h"
 #include "sync/step.h"
 
 namespace weft {
@@ -49,7 +50,7 @@ bool Step::measure_on_device(uint32_t bucket) {
     for (size_t i = 0; i < planned.params.size(); i++) {
       const uint32_t param = planned.params[i];
       const uint64_t count = s_.buckets->place(param).count;
-      const bool nowhere = running_[bucket].absent > 0 && absent_everywhere(param);
+      const bool nowhere = step_.buckets[bucket].absent > 0 && absent_everywhere(param);
       for (uint64_t at = 0; at < count && !nowhere; at += Norms::kPieceElements) {
         const std::byte* const from = s_.device_buckets->memory(bucket) + (planned.offsets[i] + at) * element;
         WEFT_TRY(visit(param, from, std::min(Norms::kPieceElements, count - at)));
@@ -70,7 +71,7 @@ bool Step::measure_on_device(uint32_t bucket) {
   }
   bool done = false;
   if (status.ok()) status = s_.devices->query(bucket, DeviceGradients::Way::kOut, &done);
-  if (!status.ok()) device_failed(bucket, "norms", status);
+  if (!status.ok()) fail_on_device(s_, step_, bucket, "norms", status);
   if (!status.ok() || done) returning_ = false;
   device_waits_ |= returning_;
   if (!done || !status.ok()) return false;
@@ -94,7 +95,7 @@ bool Step::measure_piece(uint32_t bucket) {
     const uint32_t param = planned.params[copy_param_];
     const Buckets::Place& place = s_.buckets->place(param);
     if (copy_element_ == 0) s_.norms->clear(param);
-    const bool nowhere = running_[bucket].absent > 0 && absent_everywhere(param);
+    const bool nowhere = step_.buckets[bucket].absent > 0 && absent_everywhere(param);
     const Owned mine = owned(param);
     const uint64_t elements = planned.sparse ? sparse(bucket).result_elements() : mine.count;
     const bool rounded = rounds(has, planned.gradients);

@@ -21,7 +21,7 @@ bool Step::next_result() {
   }
   while (result_ < results_.size()) {
     const uint32_t bucket = results_[result_++];
-    if (running_[bucket].absent == 0 || declared() || step_.mapped) {
+    if (step_.buckets[bucket].absent == 0 || declared() || step_.mapped) {
       copying_ = bucket;
       return true;
     }
@@ -105,16 +105,16 @@ bool Step::restore(uint32_t bucket) {
 // Copies a piece of a bucket's result to the gradients. True when all of it is there.
 bool Step::copy_piece(uint32_t bucket) {
   const std::lock_guard lock(copy_mutex_);
-  const Running& running = running_[bucket];
+  const StepContext::Bucket& here = step_.buckets[bucket];
   const bool left_alone = s_.copy && s_.norms && s_.norms->decision.skipped;
-  if (sealed_ || running.skipped || left_alone) return true;
+  if (sealed_ || here.skipped || left_alone) return true;
   const PlannedBucket& planned = s_.plan.buckets[bucket];
   if (planned.sparse) return scale_sparse(bucket);
   const std::byte* const result = result_of(bucket);
   const bool there = in_place(bucket);
   const double scale = factor();
   if (there && !restore(bucket)) return false;
-  if (there && scale == 1 && running.absent == 0) return true;
+  if (there && scale == 1 && here.absent == 0) return true;
   const DeviceOps& ops = s_.comm->context().host();
   const Dtype has = s_.comm_dtype(bucket);
   const uint64_t element = dtype_size(has);  // of the result
@@ -124,7 +124,7 @@ bool Step::copy_piece(uint32_t bucket) {
     const Buckets::Place& place = s_.buckets->place(param);
     const uint64_t left = std::max<uint64_t>((kPieceBytes - bytes) / place.element_bytes, 1);
     const std::byte* const from = result + planned.offsets[copy_param_] * element;
-    const bool nowhere = running.absent > 0 && absent_everywhere(param);
+    const bool nowhere = here.absent > 0 && absent_everywhere(param);
     const Owned mine = owned(param);
     const uint64_t first = mine.first + copy_element_;
     uint64_t count = 0;
