@@ -269,7 +269,7 @@ Status Reducer::result(uint64_t param, void* gradient) {
     // In view mode the result is in the view.
     const Dtype dtype = s.copy ? s.comm_dtype(place.bucket) : place.dtype;
     const std::byte* const from =
-        s.copy ? step_->result_of(place.bucket) + s.plan.offset_of[param] * dtype_size(dtype) : place.memory;
+        s.copy ? result_of(s, place.bucket) + s.plan.offset_of[param] * dtype_size(dtype) : place.memory;
     place.layout->unflatten(s.comm->context().host(), from, dtype, static_cast<std::byte*>(gradient),
                             mine.first, mine.count, s.copy ? step_->factor_of(place.bucket) : 1.0, false);
   }

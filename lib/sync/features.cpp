@@ -3,11 +3,15 @@
 #include "sync/feature/absent/absent_map.h"
 #include "sync/feature/absent/absent_work.h"
 #include "sync/feature/convert/convert_work.h"
+#include "sync/feature/devices/device_return_work.h"
 #include "sync/feature/devices/fetch_work.h"
+#include "sync/feature/norms/measure_work.h"
 #include "sync/feature/norms/norms_exchange.h"
 #include "sync/feature/pre_step/pre_step_exchange.h"
 #include "sync/feature/retain/retain_work.h"
+#include "sync/feature/sparse/scale_work.h"
 #include "sync/feature/uneven/handshake_exchange.h"
+#include "sync/return_work.h"
 #include "sync/state.h"
 
 namespace weft {
@@ -23,10 +27,8 @@ constexpr void (*kExchanges[])(ReducerState* state) = {
 };
 // In the order in which a bucket needs them: what is converted can no longer be retained.
 constexpr void (*kWorks[])(ReducerState* state) = {
-    add_absent_work,
-    add_fetch_work,
-    add_retain_work,
-    add_convert_work,
+    add_absent_work,  add_fetch_work,  add_retain_work,        add_convert_work,
+    add_measure_work, add_return_work, add_device_return_work, add_scale_work,
 };
 
 }  // namespace
@@ -36,7 +38,9 @@ void add_exchanges(ReducerState* state) {
 }
 
 void add_works(ReducerState* state) {
-  state->prepare.resize(state->plan.buckets.size());
+  const size_t buckets = state->plan.buckets.size();
+  for (BucketWorks::List* list : {&state->works.prepare, &state->works.review, &state->works.give_back})
+    list->resize(buckets);
   for (const auto add : kWorks) add(state);
 }
 

@@ -201,7 +201,7 @@ Status Reducer::result_on_device(uint64_t param, void* gradient) {
   WEFT_TRY(check_gradient_memory(param, gradient));
   const Dtype dtype = s.comm_dtype(place.bucket);
   const uint64_t element = dtype_size(dtype);
-  const std::byte* const from = step_->result_of(place.bucket) + s.plan.offset_of[param] * element;
+  const std::byte* const from = result_of(s, place.bucket) + s.plan.offset_of[param] * element;
   const Owned mine = s.ownership ? s.ownership->of(s.comm->rank(), param) : Owned{0, place.count};
   DeviceGradients& devices = *s.devices;
   auto* const to = static_cast<std::byte*>(gradient);

@@ -80,8 +80,7 @@ struct ReducerState {
   std::unique_ptr<HookViews> views;                      // Step writes `step` and `divisor`
   std::vector<std::unique_ptr<StepExchange>> exchanges;  // of the slots in `schedule`
   Schedule schedule;
-  std::vector<std::unique_ptr<BucketWork>> works;
-  std::vector<std::vector<BucketWork*>> prepare;  // by bucket: what is done before its first stage, in order
+  BucketWorks works;
   std::atomic<bool> beside_devices{false};        // a gradient declared as host memory might be on a device
   DeviceReach reach;                              // for gradients on devices
   std::shared_ptr<DeviceGradients> devices;       // null if no gradient is on a device

@@ -39,9 +39,8 @@ Step::Step(std::shared_ptr<ReducerState> state)
     slices_[b].parts.reserve(s_.in_place_slices->most(b));
     slices_[b].streaming = s_.buckets->streaming();
     slices_[b].mutex = &copy_mutex_;
-    slices_[b].gone = &sealed_;
+    slices_[b].gone = &step_.sealed;
   }
-  rounded_.resize(rounded_bytes());
 }
 
 void Step::prepare(const StepStart& start) {
@@ -61,7 +60,7 @@ Poll Step::poll() {
     if (now.local() || now.stamp() == step_.stamp) return Poll::kParked;
     // A step that finish() closed before it started is abandoned here, because the reducer's destructor waits
     // for its end.
-    if (!now.open() && !sealed_) return Poll::kParked;
+    if (!now.open() && !step_.sealed) return Poll::kParked;
     start(now.stamp());
   }
   if (s_.comm->failed()) return give_up();
@@ -71,7 +70,7 @@ Poll Step::poll() {
   watch_pre_step();
   advanced |= launch();
   advanced |= submit();
-  advanced |= copy_back();
+  advanced |= give_back();
   const bool all_done = done_ == bucket_count() && collected_ == s_.schedule.slots.size();
   if (step_.handshake.outcome == StepOutcome::kExhausted) {
     report_rest(Code::kState);
@@ -100,12 +99,8 @@ void Step::start(uint32_t stamp) {
   for (const auto& exchange : s_.exchanges) exchange->start(step_);
   done_ = skipped_ = reported_up_to_ = 0;
   submitted_ = collected_ = 0;
-  result_ = late_at_ = copy_param_ = 0;
-  copy_element_ = restored_ = 0;
-  prepared_ = 0;
-  preparing_ = false;
-  copying_ = kNone;
-  returning_ = false;
+  result_ = late_at_ = 0;
+  preparing_ = returning_ = {};
   sent_bytes_ = 0;
   results_.clear();
   late_.clear();
@@ -134,7 +129,7 @@ Poll Step::give_up() {
   }
   if (s_.comm->dumping() || !quiet()) return Poll::kWaiting;
   // Buckets with a result are copied back completely, so that no gradient is left half written.
-  if (copy_back()) return Poll::kAdvanced;
+  if (give_back()) return Poll::kAdvanced;
   if (device_waits_) return Poll::kWaiting;
   report_rest(s_.comm->failure().code());
   end();
@@ -146,13 +141,6 @@ void Step::end() {
   s_.lane->share_waits(nullptr);
   finished_.store(step_.stamp, std::memory_order_release);
   release();
-}
-
-// True if this rank's absent parameters are declared to be absent on all ranks (WEFT_BEGIN_FIXED), and no map
-// will follow. A rank without data cannot know what is absent. Its buckets are then communicated, and the
-// map, if there is one, tells what is absent.
-bool Step::declared() const {
-  return step_.begun.fixed && (step_.fixed || !s_.mapped);
 }
 
 void Step::watch_pre_step() {
@@ -167,7 +155,7 @@ bool Step::launch() {
       !s_.readiness->full(step_.launched))
     return false;
   const uint32_t b = step_.launched;
-  switch (prepare_bucket(b)) {
+  switch (works_on(s_.works.prepare[b], b, &preparing_)) {
     case Progress::kMore:
       return true;
     case Progress::kWaiting:
@@ -176,7 +164,7 @@ bool Step::launch() {
     case Progress::kDone:
       break;
   }
-  prepared_ = 0;
+  preparing_ = {};
   step_.launched++;
   if (step_.buckets[b].skipped) {
     results_.push_back(b);
@@ -193,27 +181,26 @@ bool Step::launch() {
   return true;
 }
 
-// Does the next piece of the work before the first stage of a full bucket.
-Progress Step::prepare_bucket(uint32_t bucket) {
-  const std::vector<BucketWork*>& works = s_.prepare[bucket];
-  while (prepared_ < works.size() && !step_.buckets[bucket].skipped) {
-    if (!std::exchange(preparing_, true)) works[prepared_]->begin(step_, bucket);
-    const Progress progress = works[prepared_]->piece(step_, bucket);
+// Does the next piece of a bucket's works. A bucket that turns out to be skipped needs no others.
+Progress Step::works_on(const std::vector<BucketWork*>& works, uint32_t bucket, WorkRun* run) {
+  for (; run->done < works.size(); run->done++) {
+    if (!std::exchange(run->begun, true)) works[run->done]->begin(step_, bucket);
+    const Progress progress = works[run->done]->piece(step_, bucket);
     if (progress != Progress::kDone) return progress;
-    preparing_ = false;
-    prepared_++;
+    run->begun = false;
+    if (run == &preparing_ && step_.buckets[bucket].skipped) break;
   }
   return Progress::kDone;
 }
 
 // True when the work on the next bucket no longer accesses it. Called after a failure.
 bool Step::quiet() {
-  return !preparing_ || s_.prepare[step_.launched][prepared_]->quiet();
+  return !preparing_.begun || s_.works.prepare[step_.launched][preparing_.done]->quiet();
 }
 
 bool Step::bring_rest(Deadline deadline) {
   for (uint32_t b = step_.launched; b < bucket_count(); b++) {
-    for (BucketWork* const work : s_.prepare[b]) {
+    for (BucketWork* const work : s_.works.prepare[b]) {
       if (!work->bring(step_, b, deadline)) return false;
     }
   }
@@ -272,13 +259,12 @@ std::string Step::where() const {
                " has not completed");
   }
   if (step_.launched < bucket_count()) {
-    const char* const what = preparing_ ? s_.prepare[step_.launched][prepared_]->awaited()
-                                        : " are not ready, or are being copied by weft_reducer_ready";
+    const char* const what = preparing_.begun ? s_.works.prepare[step_.launched][preparing_.done]->awaited()
+                                              : " are not ready, or are being copied by weft_reducer_ready";
     return cat("gradients of ", s_.plan.text(s_.manifest, step_.launched), what);
   }
   if (submitted_ >= end_slot_ && end_.load() == End::kAwaited) return "this rank has not called finish";
-  if (s_.norms && !decided_)
-    return "norms of the results are being computed, or this rank has not called finish";
+  if (s_.works.gate != nullptr && !decided_) return s_.works.gate->awaited();
   return "results are being copied into the gradients";
 }
 
@@ -319,9 +305,10 @@ uint64_t Step::memory_bytes() const {
   uint64_t jobs = 0;
   for (const Running& running : running_) jobs += running.job->memory_bytes();
   for (const auto& exchange : s_.exchanges) jobs += exchange->memory_bytes();
+  for (const auto& work : s_.works.all) jobs += work->memory_bytes();
   return sizeof *this + jobs + running_.size() * sizeof(Running) +
          (pending_.capacity() + results_.capacity() + late_.capacity()) * sizeof(uint32_t) +
-         rounded_.capacity() + waits_.memory_bytes() + held_.capacity() * sizeof(Held);
+         waits_.memory_bytes() + held_.capacity() * sizeof(Held);
 }
 
 void Step::trace(TraceKind kind, uint32_t bucket, uint32_t stage, uint64_t begin_ns, uint64_t end_ns) {

@@ -21,6 +21,7 @@
 #include "core/request.h"
 #include "core/stage_gate.h"
 #include "core/trace_sink.h"
+#include "sync/results.h"
 #include "sync/stage_job.h"
 #include "sync/state.h"
 #include "sync/step_context.h"
@@ -116,12 +117,10 @@ class Step final : public Task, public FlightSource {
   bool bring_rest(Deadline deadline);
   uint64_t first_launch_ns() const { return first_launch_ns_; }
   uint64_t last_done_ns() const { return last_done_ns_; }
-  // Returns the address of a bucket's result after its last stage.
-  const std::byte* result_of(uint32_t bucket) const;
   // Returns the factor still to be applied to the values at result_of(); 1 if the views hold the scaled
   // results.
-  double factor_of(uint32_t bucket) const;
-  bool absent_everywhere(uint32_t param) const;
+  double factor_of(uint32_t bucket) const { return result_in_place(s_, bucket) ? 1.0 : step_.factor; }
+  bool absent_everywhere(uint32_t param) const { return weft::absent_everywhere(s_, step_, param); }
   // Returns the handshake's outcome, which says whether anything was reduced.
   const StepHandshake& handshake() const { return step_.handshake; }
   uint32_t skipped() const { return skipped_; }  // buckets
@@ -173,6 +172,7 @@ class Step final : public Task, public FlightSource {
     bool asked = false;             // sparse gradients: the pending stage is the hook's
   };
 
+  static constexpr uint32_t kNone = UINT32_MAX;
   enum class End : uint8_t { kAwaited, kFree, kStopped };
 
   void start(uint32_t stamp);
@@ -182,13 +182,16 @@ class Step final : public Task, public FlightSource {
   bool resume();
   bool collect();
   bool launch();
-  Progress prepare_bucket(uint32_t bucket);
+  // Progress in a bucket's list of works.
+  struct WorkRun {
+    uint32_t bucket = kNone;
+    size_t done = 0;     // works
+    bool begun = false;  // the next of them
+  };
+  Progress works_on(const std::vector<BucketWork*>& works, uint32_t bucket, WorkRun* run);
   bool quiet();
   bool submit();
-  bool restore(uint32_t bucket);
-  bool copy_back();
-  uint64_t rounded_bytes() const;
-  bool measure();
+  bool give_back();
   void apply_deadline();
   Deadline request_deadline() const;
   void watch();
@@ -214,12 +217,6 @@ class Step final : public Task, public FlightSource {
   void fill(const Slot& slot, CollectiveArgs* args);
   void show_micro_batches(const Slot& slot, CollectiveArgs* args) const;
   bool next_result();
-  bool measure_piece(uint32_t bucket);
-  bool measure_on_device(uint32_t bucket);
-  void decide();
-  Owned owned(uint32_t param) const;
-  double factor() const;
-  bool in_place(uint32_t bucket) const;
   void run_stage(uint32_t bucket, bool joins = false);
   void call_hook(uint32_t bucket, weft_stage stage, bool joins);
   uint32_t stage_of(uint32_t bucket) const;
@@ -227,9 +224,6 @@ class Step final : public Task, public FlightSource {
   bool settle(uint32_t bucket);
   bool stages_ended();
   // Buckets with gradients on a device (step_devices.cpp).
-  bool on_device(uint32_t bucket) const { return s_.devices && s_.devices->has(bucket); }
-  bool give_back(uint32_t bucket);
-  Status copy_out(uint32_t bucket);
   void release() { release(kWholeStep); }
   void release(uint32_t bucket);
   void release_locked(uint32_t bucket);
@@ -247,13 +241,9 @@ class Step final : public Task, public FlightSource {
   void asked_about_sparse(uint32_t bucket);
   void sparse_stage_done(uint32_t bucket);
   bool work_on_sparse(uint32_t bucket);
-  bool scale_sparse(uint32_t bucket);
   void sparse_failed(uint32_t bucket, const Status& status);
   void stage_done(uint32_t bucket, uint64_t began_ns, uint64_t ended_ns);
   void stage_failed(uint32_t bucket, const Status& status);
-  // True when the bucket's result is in its final place.
-  bool copy_piece(uint32_t bucket);
-  bool declared() const;
   void bucket_done(uint32_t bucket);
   void report(uint32_t bucket, Code code);
   void report_rest(Code code);
@@ -278,24 +268,18 @@ class Step final : public Task, public FlightSource {
   uint64_t held_since_ns_ = 0;  // since when only finish holds that collective back; 0: not yet
   bool active_ = false;
   std::mutex copy_mutex_;            // held while a piece of a gradient is written, or read by a collective
-  std::atomic<bool> sealed_{false};  // no further piece is copied
   std::vector<InputSlices> slices_;  // per bucket, if parts of gradients stay in place
-  // Progress in the next bucket to be launched: the number of its works that are done, and whether the next
-  // of them has begun.
-  size_t prepared_ = 0;
-  bool preparing_ = false;
-  uint32_t done_ = 0;            // buckets
-  uint32_t reported_up_to_ = 0;  // report_rest has reported the buckets below it that have no result
-  size_t submitted_ = 0;         // positions in the schedule
+  WorkRun preparing_;                // the next bucket to be launched
+  uint32_t done_ = 0;                // buckets
+  uint32_t reported_up_to_ = 0;      // report_rest has reported the buckets below it that have no result
+  size_t submitted_ = 0;             // positions in the schedule
   size_t collected_ = 0;
   uint64_t applied_deadline_ns_ = UINT64_MAX;
   uint32_t idle_polls_ = 0;
   std::string left_text_;
   uint64_t given_up_ns_ = 0;  // when the failure was noticed; 0: there is none
   uint32_t skipped_ = 0;
-  // Norms: results are copied back once all buckets are measured and the ranks' requests are here.
-  Bytes rounded_;  // a piece of a result, rounded to the gradients' dtype
-  bool decided_ = false;
+  bool decided_ = false;  // the gate has decided about the results
   uint64_t sent_bytes_ = 0;
   uint64_t first_launch_ns_ = 0;
   uint64_t last_done_ns_ = 0;
@@ -309,11 +293,7 @@ class Step final : public Task, public FlightSource {
   size_t result_ = 0;              // position in results_
   std::vector<uint32_t> late_;     // those of results_ that wait for the map
   size_t late_at_ = 0;
-  uint32_t copying_ = kNone;   // the bucket being measured or copied back
-  size_t copy_param_ = 0;      // position within that bucket
-  uint64_t copy_element_ = 0;  // position within that parameter
-  uint64_t restored_ = 0;      // elements of the bucket converted back to the views' dtype
-  bool returning_ = false;     // a device is copying results of the bucket that is being copied back
+  WorkRun returning_;          // the bucket that is reviewed, or given back
   bool device_waits_ = false;  // this poll asked a device that was not done
   struct Held {
     DeviceCall call;
@@ -323,7 +303,6 @@ class Step final : public Task, public FlightSource {
   std::mutex held_mutex_;
   std::vector<Held> held_;            // streams that wait; guarded by held_mutex_
   std::atomic<bool> holding_{false};  // held_ is not empty
-  static constexpr uint32_t kNone = UINT32_MAX;
 };
 
 }  // namespace weft

@@ -3,6 +3,7 @@
 // all else under the engine's progress lock.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -33,12 +34,15 @@ struct StepContext {
   StepStart begun;
   uint32_t stamp = 0;
   StepHandshake handshake;
-  bool opened = true;     // every rank has begun the step, and it is to be reduced
-  bool compared = false;  // the ranks' values are equal, or are not compared in this step
-  bool mapped = false;    // this rank knows which parameters are absent everywhere
-  bool fixed = false;     // every rank declared its absent parameters fixed (WEFT_BEGIN_FIXED)
-  uint32_t launched = 0;  // buckets
-  uint32_t measured = 0;  // buckets whose norms are known
+  bool opened = true;               // every rank has begun the step, and it is to be reduced
+  bool compared = false;            // the ranks' values are equal, or are not compared in this step
+  bool mapped = false;              // this rank knows which parameters are absent everywhere
+  bool fixed = false;               // every rank declared its absent parameters fixed (WEFT_BEGIN_FIXED)
+  uint32_t launched = 0;            // buckets
+  uint32_t reviewed = 0;            // buckets
+  double factor = 1;                // of results on their way to the gradients
+  bool discarded = false;           // results do not go to the gradients
+  std::atomic<bool> sealed{false};  // no gradient is written any more; set by any thread
   std::vector<Bucket> buckets;
 
   // Begins the step of this stamp: until an exchange finds otherwise, the ranks are even.
@@ -48,7 +52,9 @@ struct StepContext {
     opened = compared = true;
     mapped = false;
     fixed = begun.fixed;
-    launched = measured = 0;
+    launched = reviewed = 0;
+    factor = 1;
+    discarded = false;
     buckets.assign(buckets.size(), {});
   }
 };

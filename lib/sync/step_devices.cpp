@@ -9,53 +9,6 @@
 #include "sync/step.h"
 
 namespace weft {
-// Copies the results of a bucket to its gradients. True when they are there.
-bool Step::give_back(uint32_t bucket) {
-  Status status;
-  if (!returning_) {
-    const std::lock_guard lock(copy_mutex_);
-    const bool left_alone =
-        s_.copy && (step_.buckets[bucket].skipped || (s_.norms && s_.norms->decision.skipped));
-    if (sealed_ || left_alone) return true;
-    status = copy_out(bucket);
-    returning_ = status.ok();
-  }
-  bool done = false;
-  if (status.ok()) status = s_.devices->query(bucket, DeviceGradients::Way::kOut, &done);
-  if (!status.ok()) fail_on_device(s_, step_, bucket, "results", status);
-  if (!status.ok() || done) returning_ = false;
-  device_waits_ |= returning_;
-  return done && status.ok();
-}
-
-Status Step::copy_out(uint32_t bucket) {
-  DeviceGradients& devices = *s_.devices;
-  const PlannedBucket& planned = s_.plan.buckets[bucket];
-  // A bucket that was not communicated has zeros in its place.
-  const bool skipped = step_.buckets[bucket].skipped;
-  const Dtype has = skipped ? planned.dtype : s_.comm_dtype(bucket);
-  const uint64_t element = dtype_size(has);
-  std::byte* const result =
-      skipped ? s_.buckets->buffers()[bucket] : const_cast<std::byte*>(result_of(bucket));
-  devices.clear(bucket);
-  for (size_t i = 0; i < planned.params.size(); i++) {
-    const uint32_t param = planned.params[i];
-    const Buckets::Place& place = s_.buckets->place(param);
-    const bool nowhere = step_.buckets[bucket].absent > 0 && absent_everywhere(param);
-    std::byte* const gradient = s_.gradients[param];
-    if (gradient == nullptr || place.count == 0 || (s_.copy && nowhere)) continue;
-    std::byte* const from = result + planned.offsets[i] * element;
-    // The hook may have changed the zeros of an absent parameter; device buckets have no hook stages.
-    if (nowhere && (skipped || !s_.device_bucket(bucket))) std::memset(from, 0, place.count * element);
-    const Owned mine = owned(param);
-    for_each_run(s_, place, mine.first, mine.count, [&](uint64_t to, uint64_t at, uint64_t count) {
-      devices.add(bucket, from + at * element, gradient + to * place.gradient_bytes, count, element,
-                  place.gradient_bytes);
-    });
-  }
-  return devices.launch(bucket, DeviceGradients::Way::kOut, has, planned.gradients, factor());
-}
-
 void Step::hold(const DeviceCall& call, uint32_t stamp, uint32_t bucket) {
   const std::lock_guard lock(held_mutex_);
   held_.push_back({call, bucket, std::this_thread::get_id()});

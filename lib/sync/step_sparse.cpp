@@ -88,20 +88,6 @@ void Step::sparse_stage_done(uint32_t bucket) {
   ask_about_sparse(bucket, 1, false);
 }
 
-// Scales the result, which stays where it is, by the norms' factor. True when that is done.
-bool Step::scale_sparse(uint32_t bucket) {
-  const double scale = factor();
-  if (scale == 1) return true;
-  const SparseGradient& gradient = sparse(bucket);
-  const Dtype dtype = s_.plan.buckets[bucket].dtype;
-  const uint64_t count =
-      std::min(kPieceBytes / dtype_size(dtype), gradient.result_elements() - copy_element_);
-  std::byte* const at = gradient.values() + copy_element_ * dtype_size(dtype);
-  if (count > 0) s_.comm->context().host().copy({at, at, count, dtype, dtype, scale});
-  copy_element_ += count;
-  return copy_element_ == gradient.result_elements();
-}
-
 void Step::sparse_failed(uint32_t bucket, const Status& status) {
   const bool others = !status.info().ranks.empty();
   s_.comm->fail(status

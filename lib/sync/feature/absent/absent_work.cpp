@@ -1,7 +1,6 @@
 #include "sync/feature/absent/absent_work.h"
 
 #include <algorithm>
-#include <memory>
 #include <vector>
 
 #include "sync/bucket_work.h"
@@ -35,8 +34,8 @@ class AbsentWork final : public BucketWork {
 
 void add_absent_work(ReducerState* s) {
   // Any step may begin with WEFT_BEGIN_FIXED.
-  BucketWork* const work = s->works.emplace_back(std::make_unique<AbsentWork>(*s)).get();
-  for (std::vector<BucketWork*>& list : s->prepare) list.push_back(work);
+  BucketWork* const work = s->works.make<AbsentWork>(*s);
+  for (std::vector<BucketWork*>& list : s->works.prepare) list.push_back(work);
 }
 
 }  // namespace weft

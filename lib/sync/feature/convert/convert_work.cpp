@@ -1,7 +1,6 @@
 #include "sync/feature/convert/convert_work.h"
 
 #include <algorithm>
-#include <memory>
 
 #include "core/context.h"
 #include "sync/bucket_work.h"
@@ -54,10 +53,10 @@ class ConvertWork final : public BucketWork {
 
 void add_convert_work(ReducerState* s) {
   const bool weighs = s->rules.divide_by == WEFT_DIVIDE_WEIGHTS;
-  BucketWork* const work = s->works.emplace_back(std::make_unique<ConvertWork>(*s)).get();
-  for (uint32_t b = 0; b < s->prepare.size(); b++) {
+  BucketWork* const work = s->works.make<ConvertWork>(*s);
+  for (uint32_t b = 0; b < s->works.prepare.size(); b++) {
     if (s->device_bucket(b) || s->plan.buckets[b].sparse) continue;
-    if (weighs || s->buckets->held(b) != s->comm_dtype(b)) s->prepare[b].push_back(work);
+    if (weighs || s->buckets->held(b) != s->comm_dtype(b)) s->works.prepare[b].push_back(work);
   }
 }
 

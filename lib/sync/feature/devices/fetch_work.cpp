@@ -1,7 +1,5 @@
 #include "sync/feature/devices/fetch_work.h"
 
-#include <memory>
-
 #include "core/context.h"
 #include "sync/bucket_work.h"
 #include "sync/feature/devices/bucket_copies.h"
@@ -142,9 +140,9 @@ bool FetchWork::bring(const StepContext& step, uint32_t bucket, Deadline deadlin
 
 void add_fetch_work(ReducerState* s) {
   if (!s->devices) return;
-  BucketWork* const work = s->works.emplace_back(std::make_unique<FetchWork>(*s)).get();
-  for (uint32_t b = 0; b < s->prepare.size(); b++) {
-    if (s->devices->has(b)) s->prepare[b].push_back(work);
+  BucketWork* const work = s->works.make<FetchWork>(*s);
+  for (uint32_t b = 0; b < s->works.prepare.size(); b++) {
+    if (s->devices->has(b)) s->works.prepare[b].push_back(work);
   }
 }
 

@@ -14,7 +14,7 @@ class SumOfNorms final : public StepExchange {
   explicit SumOfNorms(const ReducerState& state)
       : norms_(*state.norms), buckets_(static_cast<uint32_t>(state.plan.buckets.size())) {}
 
-  bool ready(const StepContext& step) const override { return step.measured == buckets_; }
+  bool ready(const StepContext& step) const override { return step.reviewed == buckets_; }
   void fill(StepContext& /*step*/, CollectiveArgs* args) override {
     args->src = args->dst = reinterpret_cast<std::byte*>(norms_.sums().data());
   }

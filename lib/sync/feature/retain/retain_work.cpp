@@ -1,7 +1,6 @@
 #include "sync/feature/retain/retain_work.h"
 
 #include <algorithm>
-#include <memory>
 
 #include "sync/bucket_work.h"
 #include "sync/state.h"
@@ -33,9 +32,9 @@ class RetainWork final : public BucketWork {
 
 void add_retain_work(ReducerState* s) {
   if (!s->retain) return;
-  BucketWork* const work = s->works.emplace_back(std::make_unique<RetainWork>(*s)).get();
-  for (uint32_t b = 0; b < s->prepare.size(); b++) {
-    if (!s->device_bucket(b) && s->buckets->retained(b) != nullptr) s->prepare[b].push_back(work);
+  BucketWork* const work = s->works.make<RetainWork>(*s);
+  for (uint32_t b = 0; b < s->works.prepare.size(); b++) {
+    if (!s->device_bucket(b) && s->buckets->retained(b) != nullptr) s->works.prepare[b].push_back(work);
   }
 }
 
