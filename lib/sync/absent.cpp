@@ -5,7 +5,7 @@
 #include "base/splitmix.h"
 #include "base/text.h"
 #include "core/context.h"
-#include "sync/fused_cast.h"
+#include "sync/feature/fused_cast/fused_cast.h"
 #include "sync/reducer.h"
 
 namespace weft {
@@ -119,7 +119,7 @@ Status Reducer::begin_without_data(StepStart start, bool joined) {
   for (uint64_t i = 0; i < params; i++) {
     if (!has_bucket(i)) continue;
     accumulated |= !leave_out(i, stamp_);
-    if (state_->awaits_sum(i)) bring(i, {destination(i)}, StepWord::make(stamp_, true, false), nullptr);
+    if (state_->awaits_sum(i)) bring(i, {destination(i)}, StepWord::make(stamp_, true, false));
   }
   start.zeros = true;
   start.record.flags = accumulated ? HandshakeRecord::kData : 0;

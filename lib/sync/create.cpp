@@ -7,8 +7,8 @@
 #include "base/text.h"
 #include "core/context.h"
 #include "sync/agreement.h"
+#include "sync/feature/fused_cast/fused_cast.h"
 #include "sync/features.h"
-#include "sync/fused_cast.h"
 #include "sync/in_place.h"
 #include "sync/options.h"
 #include "sync/proposal.h"
@@ -218,8 +218,8 @@ Status build_collectives_local(ReducerState* s, Deadline deadline) {
   s->in_place_slices = InPlaceSlices::make(*s);
   s->weighting = Weighting::make(*s);
   s->readiness = std::make_unique<Readiness>(s->plan);
-  add_works(s);
   if (s->copy || s->devices) s->gradients.resize(s->manifest.params.size());
+  add_copies_and_works(s);
   return {};
 }
 

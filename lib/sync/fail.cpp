@@ -6,7 +6,7 @@
 
 #include "base/text.h"
 #include "core/context.h"
-#include "sync/fused_cast.h"
+#include "sync/feature/fused_cast/fused_cast.h"
 #include "sync/reducer.h"
 
 namespace weft {

@@ -9,7 +9,7 @@ struct ReducerState;
 // Adds the exchanges of all features to a schedule that has the buckets' collectives. The order is the same
 // on all ranks.
 void add_exchanges(ReducerState* state);
-// Gives each bucket of a complete state the works that prepare it.
-void add_works(ReducerState* state);
+// Gives each parameter of a complete state its copies, and each bucket its works.
+void add_copies_and_works(ReducerState* state);
 
 }  // namespace weft

@@ -1,7 +1,6 @@
 // Dense gradients: from the program's ready call into their buckets. Threads: any thread.
 #include "base/text.h"
 #include "core/context.h"
-#include "sync/fused_cast.h"
 #include "sync/host_stream.h"
 #include "sync/reducer.h"
 
@@ -49,12 +48,12 @@ Status Reducer::ready(uint64_t param, const Given& given, const weft_stream* str
 }
 
 // Copies a gradient that is complete and claimed.
-Status Reducer::take(uint64_t param, const Given& given, StepWord step, const weft_sparse* entries) {
+Status Reducer::take(uint64_t param, const Given& given, StepWord step) {
   ReducerState& s = *state_;
   const Buckets::Place& place = s.buckets->place(param);
   if (step.local() && !s.readiness->enter(param, step)) [[unlikely]]
     return note(ready_refused(param, StepWord()));
-  const Status thrown = guarded_run([&] { bring(param, given, step, entries); });
+  const Status thrown = guarded_run([&] { bring(param, given, step); });
   if (!thrown.ok()) [[unlikely]]
     s.comm->fail(thrown);  // the gradient counts as arrived, so that no thread waits for it
   // After leave() or arrive() the step may be over, and the objects that it used freed.
@@ -68,39 +67,12 @@ Status Reducer::take(uint64_t param, const Given& given, StepWord step, const we
 }
 
 // The part that may throw: out of memory, or a trace.
-void Reducer::bring(uint64_t param, const Given& given, StepWord step, const weft_sparse* entries) {
+void Reducer::bring(uint64_t param, const Given& given, StepWord step) {
   ReducerState& s = *state_;
-  void* const gradient = given.data;
-  const Buckets::Place& place = s.buckets->place(param);
-  const bool waits = step.local() && s.accumulation != WEFT_ACCUMULATION_REDUCER;  // for the program's sum
-  if (waits && (s.copy || place.sparse)) {
-    // Nothing is read before the synchronised step.
-  } else if (place.sparse) [[unlikely]] {
-    take_entries(param, entries);
-  } else if (place.on_device) [[unlikely]] {
-    take_on_device(param, gradient, step);
-  } else if (s.copy || (gradient != nullptr && gradient != place.memory)) {
-    const auto* const from = static_cast<const std::byte*>(gradient);
-    const DeviceOps& ops = s.comm->context().host();
-    const Layout& layout = given.layout != nullptr ? *given.layout : *place.layout;
-    const bool add = s.holds_sum(param), streaming = s.buckets->streaming();
-    if (s.in_place_slices && s.in_place_slices->has(param) && !step.local() && !add &&
-        given.layout == nullptr) {
-      s.in_place_slices->copy_rest(ops, place, param, from, step.stamp(), streaming);
-    } else if (start_.fused_cast && !step.local() && s.schedule.buckets[place.bucket].fused_cast) {
-      const Buckets::Place to = fused_cast_place(s, param);
-      const double scale = s.schedule.buckets[place.bucket].cast_to ? 1.0 / start_.divisor : 1;
-      layout.flatten(ops, from, to.memory, to.dtype, false, scale, streaming);
-    } else {
-      const bool weighs = s.weighting && !step.local() && !add;
-      const double scale = weighs ? s.weighting->take(param, place.bucket, step.stamp()) : 1;
-      layout.flatten(ops, from, place.memory, place.dtype, add, scale, streaming);
-    }
-    if (s.copy) {
-      s.gradients[param] = static_cast<std::byte*>(gradient);
-      s.given->set(param, given.layout);
-    }
-  }
+  const StepKind kind = step.local()        ? StepKind::kLocal
+                        : start_.fused_cast ? StepKind::kFused
+                                            : StepKind::kSynchronised;
+  s.copy_ins.of(kind, param).take(param, given, step);
   if (step.noting()) [[unlikely]]
     s.order->note(param, s.comm->context().clock().now_ns() - start_.begin_ns);
   if (s.comm->context().trace() != nullptr) [[unlikely]]

@@ -139,22 +139,6 @@ Status Reducer::come_from_device(uint64_t param, void** gradient, const weft_str
   return s.devices->note(place.bucket, param, stream->handle);
 }
 
-// Takes the gradient of a claimed parameter. If the device fails the step fails, because the other ranks
-// count on it.
-void Reducer::take_on_device(uint64_t param, void* gradient, StepWord step) {
-  ReducerState& s = *state_;
-  const Buckets::Place& place = s.buckets->place(param);
-  if (!step.local()) {
-    s.gradients[param] = static_cast<std::byte*>(gradient);
-    s.devices->take(param, step.stamp());
-    return;
-  }
-  if (!s.copy) return;  // the program accumulates in the view
-  const CopyArgs args{
-      static_cast<const std::byte*>(gradient), place.memory, place.count, place.dtype, place.dtype, 1.0};
-  fail_device(s.devices->accumulate(place.bucket, param, args, s.holds_sum(param)), param);
-}
-
 // Records events on the bucket's streams after its last gradient: the copy waits for them. The step launches
 // the bucket only once they are recorded, so it cannot end earlier unless it fails. The shared pointer keeps
 // the state until then.

@@ -59,21 +59,7 @@ Status Reducer::ready_sparse(uint64_t param, const weft_sparse& entries, const w
   const Use use = s.readiness->use(param, step.stamp(), s.uses ? s.uses->awaited(param) : 1);
   if (use == Use::kRefused) return note(ready_refused(param, step));
   if (use == Use::kEarlier) return {};
-  return take(param, {}, step, &entries);
-}
-
-// Takes the entries of a claimed parameter. Without memory the step fails, because the other ranks count on
-// it.
-void Reducer::take_entries(uint64_t param, const weft_sparse* entries) {
-  ReducerState& s = *state_;
-  SparseGradient& gradient = *s.sparse->of(param);
-  Status taken = entries != nullptr ? gradient.put(*entries, s.holds_sum(param)) : Status();
-  if (taken.ok()) taken = gradient.complete(s.comm->context().host());
-  if (taken.ok()) return;
-  s.comm->fail(taken
-                   .with_prefix(cat("rank ", s.comm->rank(), ", parameter ", param, " ('",
-                                    s.manifest.params[param].name, "'): "))
-                   .with_ranks({s.comm->rank()}));
+  return take(param, {.entries = &entries}, step);
 }
 
 Status Reducer::sparse_result(uint64_t param, weft_sparse* result) {

@@ -7,7 +7,7 @@
 #include "base/arguments.h"
 #include "base/text.h"
 #include "core/context.h"
-#include "sync/fused_cast.h"
+#include "sync/feature/fused_cast/fused_cast.h"
 #include "sync/grace.h"
 #include "sync/host_stream.h"
 
@@ -127,7 +127,7 @@ Status Reducer::begin(const weft_begin_options* options) {
   start.record.weight = given.weight == 0.0 ? 1.0 : given.weight;
   start.local_steps = state_->presence->local_steps();
   start.fused_cast = begins_with_fused_casts(*state_);
-  start.divisor = even_handshake(state_->comm->size(), start.record.micro_batches).divisor;
+  state_->fused_divisor = even_handshake(state_->comm->size(), start.record.micro_batches).divisor;
   start.fixed = (given.flags & WEFT_BEGIN_FIXED) != 0;
   if (start.fixed) start.record.flags |= HandshakeRecord::kFixed;
   // While uses are learned, gradients are taken at the end of the step, in an order without meaning.

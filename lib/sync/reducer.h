@@ -63,11 +63,6 @@ class Reducer {
   // ready, ready_tensor, ready_sparse and absent: any thread. They never poll the engine, not even in caller
   // mode. ready takes a lock only while the uses of parameters are being learned.
 
-  // A gradient in the program's memory, as passed to ready.
-  struct Given {
-    void* data = nullptr;
-    const Layout* layout = nullptr;  // null: the parameter's layout
-  };
   Status ready(uint64_t param, const Given& given, const weft_stream* stream);
   Status ready(uint64_t param, void* gradient, const weft_stream* stream) {
     return ready(param, Given{gradient}, stream);
@@ -157,7 +152,6 @@ class Reducer {
   Status check_gradient_stream(uint64_t param, const weft_stream* stream) const;
   Status find_gradient(uint64_t param, void** gradient) const;
   Status come_from_device(uint64_t param, void** gradient, const weft_stream* stream, StepWord step);
-  void take_on_device(uint64_t param, void* gradient, StepWord step);
   void arrive_on_device(uint32_t bucket);
   void fail_device(const Status& status, uint64_t param);
   Status await_devices(Deadline deadline);
@@ -170,9 +164,8 @@ class Reducer {
   Status another_tensor(uint64_t param, const weft_tensor& gradient, bool viewed) const;
   Status ready_restrided(uint64_t param, const weft_tensor& gradient);
   // entries: those of a sparse gradient; null if put() has received them already.
-  Status take(uint64_t param, const Given& given, StepWord step, const weft_sparse* entries = nullptr);
-  void bring(uint64_t param, const Given& given, StepWord step, const weft_sparse* entries);
-  void take_entries(uint64_t param, const weft_sparse* entries);
+  Status take(uint64_t param, const Given& given, StepWord step);
+  void bring(uint64_t param, const Given& given, StepWord step);
   Status check_result(uint64_t param) const;
   uint64_t reduced_bytes(uint32_t bucket) const;
   void arrive(uint32_t bucket);

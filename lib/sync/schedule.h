@@ -88,7 +88,7 @@ struct HookedBucket {
   // Fused cast: its copies divide and round it to this dtype, and the hook's stages are not called
   // (Hook::cast_dtype).
   std::optional<Dtype> cast_to = {};
-  // Gradients may be copied in the communication dtype (sync/fused_cast.h).
+  // Gradients may be copied in the communication dtype (sync/feature/fused_cast/fused_cast.h).
   bool fused_cast = false;
 };
 

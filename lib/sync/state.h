@@ -17,10 +17,12 @@
 #include "sync/bucket_work.h"
 #include "sync/buckets.h"
 #include "sync/captures.h"
+#include "sync/copy_in.h"
 #include "sync/device_buckets.h"
 #include "sync/device_gradients.h"
+#include "sync/feature/in_place_slices/in_place_slices.h"
+#include "sync/feature/weights/weighting.h"
 #include "sync/given_layouts.h"
-#include "sync/in_place_slices.h"
 #include "sync/manifest.h"
 #include "sync/norms.h"
 #include "sync/ownership.h"
@@ -36,7 +38,6 @@
 #include "sync/step_failures.h"
 #include "sync/step_handshake.h"
 #include "sync/uses.h"
-#include "sync/weighting.h"
 
 namespace weft {
 
@@ -80,7 +81,9 @@ struct ReducerState {
   std::unique_ptr<HookViews> views;                      // Step writes `step` and `divisor`
   std::vector<std::unique_ptr<StepExchange>> exchanges;  // of the slots in `schedule`
   Schedule schedule;
+  CopyIns copy_ins;
   BucketWorks works;
+  double fused_divisor = 1;  // set before a step opens: copies of a step with fused casts divide by it
   std::atomic<bool> beside_devices{false};        // a gradient declared as host memory might be on a device
   DeviceReach reach;                              // for gradients on devices
   std::shared_ptr<DeviceGradients> devices;       // null if no gradient is on a device

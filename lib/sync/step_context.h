@@ -21,8 +21,8 @@ struct StepStart {
   bool fixed = false;        // WEFT_BEGIN_FIXED
   bool noting = false;       // the order of readiness is recorded
   bool zeros = false;        // the places of absent parameters are not cleared yet
-  bool fused_cast = false;   // gradients are copied in the communication dtype (sync/fused_cast.h);
-  double divisor = 1;        // narrowing copies divide by this
+  bool fused_cast =
+      false;  // gradients are copied in the communication dtype (sync/feature/fused_cast/fused_cast.h);
 };
 
 struct StepContext {

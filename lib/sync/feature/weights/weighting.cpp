@@ -1,10 +1,30 @@
-#include "sync/weighting.h"
+#include "sync/feature/weights/weighting.h"
 
 #include <algorithm>
 
+#include "core/context.h"
+
+#include "sync/dense_copy.h"
 #include "sync/state.h"
 
 namespace weft {
+namespace {
+
+class WeighedCopy final : public CopyIn {
+ public:
+  explicit WeighedCopy(ReducerState& state) : s_(state) {}
+  void take(uint64_t param, const Given& given, StepWord step) override {
+    const Buckets::Place& place = s_.buckets->place(param);
+    const double scale = s_.holds_sum(param) ? 1 : s_.weighting->take(param, place.bucket, step.stamp());
+    flatten(s_, param, given, place, scale);
+    note_destination(s_, param, given);
+  }
+
+ private:
+  ReducerState& s_;
+};
+
+}  // namespace
 
 std::unique_ptr<Weighting> Weighting::make(const ReducerState& s) {
   if (!s.copy || s.retain || s.rules.divide_by != WEFT_DIVIDE_WEIGHTS) return nullptr;
@@ -31,6 +51,16 @@ Weighting::Range Weighting::range(const PlannedBucket& bucket, uint64_t first, u
   const bool done = marked(i - 1);
   while (i < bucket.params.size() && marked(i) == done) i++;
   return {(i < bucket.params.size() ? bucket.offsets[i] : bucket.count) - first, done};
+}
+
+void add_weighed_copies(ReducerState* s) {
+  if (!s->weighting) return;
+  CopyIn* const copy = s->copy_ins.make<WeighedCopy>(*s);
+  for (uint32_t b = 0; b < s->plan.buckets.size(); b++) {
+    if (!s->weighting->multiplies(b)) continue;
+    for (const uint32_t param : s->plan.buckets[b].params)
+      s->copy_ins.set(StepKind::kSynchronised, param, copy);
+  }
 }
 
 }  // namespace weft

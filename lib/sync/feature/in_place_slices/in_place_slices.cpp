@@ -1,7 +1,9 @@
-#include "sync/in_place_slices.h"
+#include "sync/feature/in_place_slices/in_place_slices.h"
 
 #include <algorithm>
 
+#include "core/context.h"
+#include "sync/dense_copy.h"
 #include "sync/state.h"
 
 namespace weft {
@@ -15,6 +17,25 @@ bool only_reduced(const ReducerState& s, const Slot& slot) {
   return slot.whole() && slot.average && !planned.sparse && !planned.on_device() &&
          planned.gradients == planned.dtype && s.buckets->held(slot.bucket) == planned.dtype;
 }
+
+class SliceCopy final : public CopyIn {
+ public:
+  explicit SliceCopy(ReducerState& state) : s_(state) {}
+  void take(uint64_t param, const Given& given, StepWord step) override {
+    const Buckets::Place& place = s_.buckets->place(param);
+    if (s_.holds_sum(param) || given.layout != nullptr) {
+      flatten(s_, param, given, place, 1);
+    } else {
+      s_.in_place_slices->copy_rest(s_.comm->context().host(), place, param,
+                                    static_cast<const std::byte*>(given.data), step.stamp(),
+                                    s_.buckets->streaming());
+    }
+    note_destination(s_, param, given);
+  }
+
+ private:
+  ReducerState& s_;
+};
 
 }  // namespace
 
@@ -73,6 +94,16 @@ uint64_t InPlaceSlices::memory_bytes() const {
   for (const std::vector<uint32_t>& params : params_)
     bytes += sizeof(std::vector<uint32_t>) + params.capacity() * sizeof(uint32_t);
   return bytes;
+}
+
+void add_slice_copies(ReducerState* s) {
+  if (!s->in_place_slices) return;
+  CopyIn* const copy = s->copy_ins.make<SliceCopy>(*s);
+  for (uint64_t i = 0; i < s->manifest.params.size(); i++) {
+    if (!s->in_place_slices->has(i)) continue;
+    s->copy_ins.set(StepKind::kSynchronised, i, copy);
+    s->copy_ins.set(StepKind::kFused, i, copy);
+  }
 }
 
 }  // namespace weft

@@ -44,6 +44,8 @@ class Weighting {
   // and marks nothing, if the copy is not to multiply.
   double take(uint64_t param, uint32_t bucket, uint32_t stamp);
 
+  bool multiplies(uint32_t bucket) const { return buckets_[bucket]; }  // copies of the bucket may multiply
+
   uint64_t memory_bytes() const {
     return sizeof *this + buckets_.capacity() / 8 + marks_.capacity() * sizeof(uint32_t);
   }
@@ -56,5 +58,8 @@ class Weighting {
   std::atomic<double> factor_{1};
   std::atomic<uint32_t> stamp_{0};  // the step of factor_
 };
+
+// Lets the copies multiply gradients of buckets where they may.
+void add_weighed_copies(ReducerState* state);
 
 }  // namespace weft

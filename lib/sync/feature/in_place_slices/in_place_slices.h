@@ -50,4 +50,7 @@ class InPlaceSlices {
   std::vector<std::vector<uint32_t>> params_;  // by bucket: the parameters with a part, in the bucket's order
 };
 
+// Lets the copies leave those parts out.
+void add_slice_copies(ReducerState* state);
+
 }  // namespace weft

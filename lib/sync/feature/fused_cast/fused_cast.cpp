@@ -1,4 +1,7 @@
-#include "sync/fused_cast.h"
+#include "sync/feature/fused_cast/fused_cast.h"
+
+#include "core/context.h"
+#include "sync/dense_copy.h"
 
 namespace weft {
 namespace {
@@ -10,6 +13,20 @@ bool copies_can_cast(const ReducerState& s, const Slot& slot) {
   return slot.whole() && !planned.on_device() && planned.dtype == Dtype::kF32 &&
          !rounds(planned.gradients, planned.dtype);
 }
+
+class FusedCopy final : public CopyIn {
+ public:
+  explicit FusedCopy(ReducerState& state) : s_(state) {}
+  void take(uint64_t param, const Given& given, StepWord /*step*/) override {
+    const Buckets::Place to = fused_cast_place(s_, param);
+    const double scale = s_.schedule.buckets[to.bucket].cast_to ? 1.0 / s_.fused_divisor : 1;
+    flatten(s_, param, given, to, scale);
+    note_destination(s_, param, given);
+  }
+
+ private:
+  ReducerState& s_;
+};
 
 }  // namespace
 
@@ -29,6 +46,14 @@ void mark_fused_casts(ReducerState* s) {
     const Dtype held = s->buckets->held(b);
     s->schedule.buckets[b].fused_cast = !planned.sparse && !planned.on_device() && held != s->comm_dtype(b) &&
                                         !rounds(planned.gradients, held);
+  }
+}
+
+void add_fused_copies(ReducerState* s) {
+  CopyIn* const copy = s->copy_ins.make<FusedCopy>(*s);
+  for (uint32_t b = 0; b < s->plan.buckets.size(); b++) {
+    if (!s->schedule.buckets[b].fused_cast) continue;
+    for (const uint32_t param : s->plan.buckets[b].params) s->copy_ins.set(StepKind::kFused, param, copy);
   }
 }
 
