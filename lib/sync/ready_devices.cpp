@@ -296,7 +296,7 @@ Status Reducer::stream_wait_param(uint64_t param, int device, DeviceStream strea
         Code::kTimeout,
         "a call of weft_reducer_ready on another thread has not returned before the deadline of a step"));
   }
-  if (step_->holds(device, stream, bucket)) return {};
+  if (step_->held_streams().has(device, stream, bucket)) return {};
   DeviceCall call;
   WEFT_TRY(note(context.gate().enter(device, stream, &call)));
   Status held = context.gate().hold(call);

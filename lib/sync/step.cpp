@@ -21,7 +21,8 @@ Step::Step(std::shared_ptr<ReducerState> state)
       engine_(s_.comm->context().engine()),
       clock_(s_.comm->context().clock()),
       end_slot_(find_end()),
-      waits_(s_.comm->rank(), s_.comm->size()) {
+      waits_(s_.comm->rank(), s_.comm->size()),
+      streams_(s_.comm->context().gate()) {
   step_.buckets.resize(bucket_count());
   pending_.reserve(bucket_count());
   results_.reserve(bucket_count());
@@ -140,7 +141,7 @@ void Step::end() {
   active_ = false;
   s_.lane->share_waits(nullptr);
   finished_.store(step_.stamp, std::memory_order_release);
-  release();
+  streams_.release(HeldStreams::kWholeStep);
 }
 
 void Step::watch_pre_step() {
@@ -205,6 +206,17 @@ bool Step::bring_rest(Deadline deadline) {
     }
   }
   return true;
+}
+
+void Step::hold(const DeviceCall& call, uint32_t stamp, uint32_t bucket) {
+  streams_.add(call, bucket);
+  // The step or the bucket may have ended just before that, and nothing would release the stream later. A
+  // step with another stamp is over as well.
+  if (finished(stamp) || s_.readiness->step().stamp() != stamp) {
+    streams_.release(HeldStreams::kWholeStep);
+  } else if (bucket != HeldStreams::kWholeStep && done(bucket, stamp)) {
+    streams_.release(bucket);
+  }
 }
 
 void Step::apply_deadline() {
@@ -308,7 +320,7 @@ uint64_t Step::memory_bytes() const {
   for (const auto& work : s_.works.all) jobs += work->memory_bytes();
   return sizeof *this + jobs + running_.size() * sizeof(Running) +
          (pending_.capacity() + results_.capacity() + late_.capacity()) * sizeof(uint32_t) +
-         waits_.memory_bytes() + held_.capacity() * sizeof(Held);
+         waits_.memory_bytes() + streams_.memory_bytes();
 }
 
 void Step::trace(TraceKind kind, uint32_t bucket, uint32_t stage, uint64_t begin_ns, uint64_t end_ns) {

@@ -12,7 +12,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -21,6 +20,7 @@
 #include "core/request.h"
 #include "core/stage_gate.h"
 #include "core/trace_sink.h"
+#include "sync/feature/devices/held_streams.h"
 #include "sync/results.h"
 #include "sync/stage_job.h"
 #include "sync/state.h"
@@ -66,10 +66,8 @@ class Step final : public Task, public FlightSource {
   }
   // Registers a stream of the program that waits. It continues when the step of this stamp is over, or when
   // the named bucket's result is in the gradients. Any thread.
-  static constexpr uint32_t kWholeStep = UINT32_MAX;
-  void hold(const DeviceCall& call, uint32_t stamp, uint32_t bucket = kWholeStep);
-  // True if the stream already waits for this bucket or for the whole step.
-  bool holds(int device, DeviceStream stream, uint32_t bucket);
+  void hold(const DeviceCall& call, uint32_t stamp, uint32_t bucket = HeldStreams::kWholeStep);
+  HeldStreams& held_streams() { return streams_; }
   // True if the step of this stamp has ended, with or without an error. The library then no longer accesses
   // gradients. A hook may, if they are views and one of its stages was given up (stage_given_up, stage_out).
   bool finished(uint32_t stamp) const { return reached(finished_.load(std::memory_order_acquire), stamp); }
@@ -224,14 +222,11 @@ class Step final : public Task, public FlightSource {
   bool settle(uint32_t bucket);
   bool stages_ended();
   // Buckets with gradients on a device (step_devices.cpp).
-  void release() { release(kWholeStep); }
-  void release(uint32_t bucket);
-  void release_locked(uint32_t bucket);
   // Returns kWaiting while only the clock or a device can continue the step. That is a device to be polled
   // again, a deadline that a stream waits for, or the bounded wait for finish.
   Poll idle() const {
     const bool held = held_since_ns_ != 0 && end_.load(std::memory_order_acquire) == End::kAwaited;
-    return held || device_waits_ || holding_.load(std::memory_order_acquire) ? Poll::kWaiting : Poll::kParked;
+    return held || device_waits_ || streams_.any() ? Poll::kWaiting : Poll::kParked;
   }
   // Sparse buckets (step_sparse.cpp).
   SparseGradient& sparse(uint32_t bucket) const;
@@ -295,14 +290,7 @@ class Step final : public Task, public FlightSource {
   size_t late_at_ = 0;
   WorkRun returning_;          // the bucket that is reviewed, or given back
   bool device_waits_ = false;  // this poll asked a device that was not done
-  struct Held {
-    DeviceCall call;
-    uint32_t bucket = kWholeStep;
-    std::thread::id thread;  // the thread that put it on the stream: threads may use the same stream handle
-  };
-  std::mutex held_mutex_;
-  std::vector<Held> held_;            // streams that wait; guarded by held_mutex_
-  std::atomic<bool> holding_{false};  // held_ is not empty
+  HeldStreams streams_;
 };
 
 }  // namespace weft

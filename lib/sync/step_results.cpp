@@ -74,7 +74,7 @@ bool Step::seal(Deadline deadline) {
     // No new copy is launched from here on, and copies that devices have begun end by themselves.
     sealed = !s_.devices || engine_.settle([&] { return s_.devices->returned(); }, deadline);
   }
-  release();
+  streams_.release(HeldStreams::kWholeStep);
   return sealed;
 }
 
@@ -84,7 +84,7 @@ void Step::bucket_done(uint32_t bucket) {
   last_done_ns_ = clock_.now_ns();
   running_[bucket].done_ns.store(last_done_ns_, std::memory_order_relaxed);
   running_[bucket].done.store(step_.stamp, std::memory_order_release);
-  if (s_.devices) release(bucket);
+  streams_.release(bucket);
   done_++;
   report(bucket, Code::kOk);
   trace(TraceKind::kDone, bucket, UINT32_MAX, last_done_ns_, last_done_ns_);
