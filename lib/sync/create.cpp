@@ -219,7 +219,8 @@ Status build_collectives_local(ReducerState* s, Deadline deadline) {
   s->weighting = Weighting::make(*s);
   s->readiness = std::make_unique<Readiness>(s->plan);
   if (s->copy || s->devices) s->gradients.resize(s->manifest.params.size());
-  add_copies_and_works(s);
+  add_copies(s);
+  add_works(s);
   return {};
 }
 

@@ -1,6 +1,7 @@
 #include "sync/dense_copy.h"
 
 #include "core/context.h"
+#include "sync/dense.h"
 
 namespace weft {
 namespace {
@@ -38,6 +39,7 @@ class ViewCopy final : public CopyIn {
 
 }  // namespace
 
+// Gives each dense parameter in host memory the copy that its mode needs.
 void add_dense_copies(ReducerState* s) {
   CopyIn* const none = s->copy_ins.make<NoCopy>();
   CopyIn* const dense = s->copy_ins.make<DenseCopy>(*s);

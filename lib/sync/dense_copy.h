@@ -21,7 +21,4 @@ inline void note_destination(ReducerState& s, uint64_t param, const Given& given
   s.given->set(param, given.layout);
 }
 
-// Gives each dense parameter in host memory the copy that its mode needs.
-void add_dense_copies(ReducerState* state);
-
 }  // namespace weft

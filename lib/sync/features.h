@@ -1,15 +1,25 @@
-// The features of a step that have exchanges of their own. Each lies in a folder of lib/sync/feature, and has
-// a line in features.cpp.
+// The features of a step. Each lies in a folder of lib/sync/feature and has one line in features.cpp. When a
+// plan is made, a feature adds exchanges to the step, copies to parameters, and works to buckets, if the
+// reducer's options ask for it. Step and Reducer run these and do not name their features.
 #pragma once
 
 namespace weft {
 
 struct ReducerState;
 
-// Adds the exchanges of all features to a schedule that has the buckets' collectives. The order is the same
-// on all ranks.
+// Functions are null if the feature has nothing of the kind.
+struct StepFeature {
+  // Adds exchanges to a schedule that has the buckets' collectives (sync/step_exchange.h).
+  void (*exchanges)(ReducerState* state) = nullptr;
+  // Sets how gradients reach their bucket (sync/copy_in.h). The state is complete.
+  void (*copies)(ReducerState* state) = nullptr;
+  // Adds to what is done with buckets before and after they are communicated (sync/bucket_work.h).
+  void (*works)(ReducerState* state) = nullptr;
+};
+
+// Calls the functions of all features, in an order that is the same on all ranks.
 void add_exchanges(ReducerState* state);
-// Gives each parameter of a complete state its copies, and each bucket its works.
-void add_copies_and_works(ReducerState* state);
+void add_copies(ReducerState* state);
+void add_works(ReducerState* state);
 
 }  // namespace weft

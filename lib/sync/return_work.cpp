@@ -1,4 +1,4 @@
-#include "sync/return_work.h"
+#include "sync/dense.h"
 
 #include <algorithm>
 #include <cstring>
@@ -127,5 +127,7 @@ void add_return_work(ReducerState* s) {
     s->works.give_back[b].push_back(give_back);
   }
 }
+
+const StepFeature kDense{.copies = add_dense_copies, .works = add_return_work};
 
 }  // namespace weft

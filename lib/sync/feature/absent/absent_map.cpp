@@ -1,4 +1,4 @@
-#include "sync/feature/absent/absent_map.h"
+#include "sync/feature/absent/absent.h"
 
 #include <memory>
 

@@ -1,4 +1,4 @@
-#include "sync/feature/absent/absent_work.h"
+#include "sync/feature/absent/absent.h"
 
 #include <algorithm>
 #include <vector>
@@ -37,5 +37,7 @@ void add_absent_work(ReducerState* s) {
   BucketWork* const work = s->works.make<AbsentWork>(*s);
   for (std::vector<BucketWork*>& list : s->works.prepare) list.push_back(work);
 }
+
+const StepFeature kAbsent{.exchanges = add_absent_map, .works = add_absent_work};
 
 }  // namespace weft

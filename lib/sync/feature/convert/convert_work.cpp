@@ -1,4 +1,4 @@
-#include "sync/feature/convert/convert_work.h"
+#include "sync/feature/convert/convert.h"
 
 #include <algorithm>
 
@@ -49,8 +49,6 @@ class ConvertWork final : public BucketWork {
   uint64_t at_ = 0;  // elements converted, or passed over
 };
 
-}  // namespace
-
 void add_convert_work(ReducerState* s) {
   const bool weighs = s->rules.divide_by == WEFT_DIVIDE_WEIGHTS;
   BucketWork* const work = s->works.make<ConvertWork>(*s);
@@ -59,5 +57,9 @@ void add_convert_work(ReducerState* s) {
     if (weighs || s->buckets->held(b) != s->comm_dtype(b)) s->works.prepare[b].push_back(work);
   }
 }
+
+}  // namespace
+
+const StepFeature kConvert{.works = add_convert_work};
 
 }  // namespace weft

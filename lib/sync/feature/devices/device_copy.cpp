@@ -1,4 +1,4 @@
-#include "sync/feature/devices/device_copy.h"
+#include "sync/feature/devices/devices.h"
 
 #include "base/text.h"
 #include "sync/copy_in.h"
@@ -43,5 +43,16 @@ void add_device_copies(ReducerState* s) {
     if (s->buckets->place(i).on_device) s->copy_ins.set_all(i, copy);
   }
 }
+
+namespace {
+
+void add_device_works(ReducerState* s) {
+  add_fetch_work(s);
+  add_device_return_work(s);
+}
+
+}  // namespace
+
+const StepFeature kDevices{.copies = add_device_copies, .works = add_device_works};
 
 }  // namespace weft

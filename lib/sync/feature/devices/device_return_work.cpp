@@ -1,4 +1,4 @@
-#include "sync/feature/devices/device_return_work.h"
+#include "sync/feature/devices/devices.h"
 
 #include <cstring>
 

@@ -1,4 +1,4 @@
-#include "sync/feature/devices/fetch_work.h"
+#include "sync/feature/devices/devices.h"
 
 #include "core/context.h"
 #include "sync/bucket_work.h"

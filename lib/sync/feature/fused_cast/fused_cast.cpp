@@ -49,6 +49,8 @@ void mark_fused_casts(ReducerState* s) {
   }
 }
 
+namespace {
+
 void add_fused_copies(ReducerState* s) {
   CopyIn* const copy = s->copy_ins.make<FusedCopy>(*s);
   for (uint32_t b = 0; b < s->plan.buckets.size(); b++) {
@@ -56,5 +58,9 @@ void add_fused_copies(ReducerState* s) {
     for (const uint32_t param : s->plan.buckets[b].params) s->copy_ins.set(StepKind::kFused, param, copy);
   }
 }
+
+}  // namespace
+
+const StepFeature kFusedCast{.copies = add_fused_copies};
 
 }  // namespace weft

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 
+#include "sync/features.h"
 #include "sync/state.h"
 
 namespace weft {
@@ -37,6 +38,6 @@ inline Buckets::Place fused_cast_place(const ReducerState& s, uint64_t param) {
 }
 
 // Lets the copies of such steps narrow. For a state whose fused casts are marked.
-void add_fused_copies(ReducerState* state);
+extern const StepFeature kFusedCast;
 
 }  // namespace weft

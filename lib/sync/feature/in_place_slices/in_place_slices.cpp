@@ -96,6 +96,8 @@ uint64_t InPlaceSlices::memory_bytes() const {
   return bytes;
 }
 
+namespace {
+
 void add_slice_copies(ReducerState* s) {
   if (!s->in_place_slices) return;
   CopyIn* const copy = s->copy_ins.make<SliceCopy>(*s);
@@ -105,5 +107,9 @@ void add_slice_copies(ReducerState* s) {
     s->copy_ins.set(StepKind::kFused, i, copy);
   }
 }
+
+}  // namespace
+
+const StepFeature kInPlaceSlices{.copies = add_slice_copies};
 
 }  // namespace weft

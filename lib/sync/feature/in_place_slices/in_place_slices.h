@@ -14,6 +14,7 @@
 #include "core/collectives.h"
 #include "core/device.h"
 #include "sync/buckets.h"
+#include "sync/features.h"
 
 namespace weft {
 
@@ -51,6 +52,6 @@ class InPlaceSlices {
 };
 
 // Lets the copies leave those parts out.
-void add_slice_copies(ReducerState* state);
+extern const StepFeature kInPlaceSlices;
 
 }  // namespace weft

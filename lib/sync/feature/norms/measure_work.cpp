@@ -1,4 +1,4 @@
-#include "sync/feature/norms/measure_work.h"
+#include "sync/feature/norms/norms_feature.h"
 
 #include <algorithm>
 #include <memory>

@@ -1,4 +1,4 @@
-#include "sync/feature/norms/norms_exchange.h"
+#include "sync/feature/norms/norms_feature.h"
 
 #include <memory>
 #include <vector>
@@ -53,7 +53,7 @@ class FinishExchange final : public StepExchange {
 
 }  // namespace
 
-void add_norms(ReducerState* s) {
+void add_norms_exchanges(ReducerState* s) {
   if (!s->norms) return;
   if (s->sharded) {
     Slot slot = Slot::of_step(Coll::kAllReduce, Dtype::kF64, 2 * s->manifest.params.size());
@@ -64,5 +64,7 @@ void add_norms(ReducerState* s) {
   slot.exchange = s->exchanges.emplace_back(std::make_unique<FinishExchange>(*s)).get();
   s->schedule.slots.push_back(slot);
 }
+
+const StepFeature kNorms{.exchanges = add_norms_exchanges, .works = add_measure_work};
 
 }  // namespace weft

@@ -65,8 +65,6 @@ class BuffersExchange final : public StepExchange {
   const size_t chunk_;
 };
 
-}  // namespace
-
 void add_pre_step(ReducerState* s) {
   if (!s->pre_step) return;
   std::vector<Slot> slots;
@@ -84,5 +82,9 @@ void add_pre_step(ReducerState* s) {
   }
   s->schedule.put_first(slots);
 }
+
+}  // namespace
+
+const StepFeature kPreStep{.exchanges = add_pre_step};
 
 }  // namespace weft

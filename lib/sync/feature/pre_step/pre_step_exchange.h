@@ -2,10 +2,10 @@
 // buffers.
 #pragma once
 
+#include "sync/features.h"
+
 namespace weft {
 
-struct ReducerState;
-
-void add_pre_step(ReducerState* state);
+extern const StepFeature kPreStep;
 
 }  // namespace weft

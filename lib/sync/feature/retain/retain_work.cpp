@@ -1,4 +1,4 @@
-#include "sync/feature/retain/retain_work.h"
+#include "sync/feature/retain/retain.h"
 
 #include <algorithm>
 
@@ -28,8 +28,6 @@ class RetainWork final : public BucketWork {
   uint64_t bytes_ = 0;  // copied
 };
 
-}  // namespace
-
 void add_retain_work(ReducerState* s) {
   if (!s->retain) return;
   BucketWork* const work = s->works.make<RetainWork>(*s);
@@ -37,5 +35,9 @@ void add_retain_work(ReducerState* s) {
     if (!s->device_bucket(b) && s->buckets->retained(b) != nullptr) s->works.prepare[b].push_back(work);
   }
 }
+
+}  // namespace
+
+const StepFeature kRetain{.works = add_retain_work};
 
 }  // namespace weft

@@ -1,4 +1,4 @@
-#include "sync/feature/sparse/scale_work.h"
+#include "sync/feature/sparse/sparse_feature.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "sync/feature/sparse/sparse_copy.h"
+#include "sync/feature/sparse/sparse_feature.h"
 
 #include "base/text.h"
 #include "core/context.h"
@@ -38,5 +38,7 @@ void add_sparse_copies(ReducerState* s) {
     if (s->manifest.params[i].sparse()) s->copy_ins.set_all(i, copy);
   }
 }
+
+const StepFeature kSparse{.copies = add_sparse_copies, .works = add_scale_work};
 
 }  // namespace weft

@@ -37,8 +37,6 @@ class HandshakeExchange final : public StepExchange {
   std::vector<HandshakeRecord> records_;  // of all ranks
 };
 
-}  // namespace
-
 void add_handshake(ReducerState* s) {
   if (!s->uneven) return;
   Slot slot = Slot::of_step(Coll::kAllGather, Dtype::kU8, sizeof(HandshakeRecord));
@@ -46,5 +44,9 @@ void add_handshake(ReducerState* s) {
   slot.exchange = s->exchanges.emplace_back(std::make_unique<HandshakeExchange>(*s)).get();
   s->schedule.put_first({slot});
 }
+
+}  // namespace
+
+const StepFeature kUneven{.exchanges = add_handshake};
 
 }  // namespace weft

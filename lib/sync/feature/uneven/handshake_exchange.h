@@ -1,11 +1,11 @@
 // The handshake of ranks that may be uneven (WEFT_REDUCER_UNEVEN): the first exchange of a step.
-// lib/sync/step_handshake.h says what the ranks conclude from it.
+// sync/step_handshake.h says what the ranks conclude from it.
 #pragma once
+
+#include "sync/features.h"
 
 namespace weft {
 
-struct ReducerState;
-
-void add_handshake(ReducerState* state);
+extern const StepFeature kUneven;
 
 }  // namespace weft

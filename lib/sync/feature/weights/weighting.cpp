@@ -53,6 +53,8 @@ Weighting::Range Weighting::range(const PlannedBucket& bucket, uint64_t first, u
   return {(i < bucket.params.size() ? bucket.offsets[i] : bucket.count) - first, done};
 }
 
+namespace {
+
 void add_weighed_copies(ReducerState* s) {
   if (!s->weighting) return;
   CopyIn* const copy = s->copy_ins.make<WeighedCopy>(*s);
@@ -62,5 +64,9 @@ void add_weighed_copies(ReducerState* s) {
       s->copy_ins.set(StepKind::kSynchronised, param, copy);
   }
 }
+
+}  // namespace
+
+const StepFeature kWeights{.copies = add_weighed_copies};
 
 }  // namespace weft

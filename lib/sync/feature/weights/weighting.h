@@ -14,6 +14,7 @@
 #include <memory>
 #include <vector>
 
+#include "sync/features.h"
 #include "sync/plan.h"
 
 namespace weft {
@@ -60,6 +61,6 @@ class Weighting {
 };
 
 // Lets the copies multiply gradients of buckets where they may.
-void add_weighed_copies(ReducerState* state);
+extern const StepFeature kWeights;
 
 }  // namespace weft

@@ -2,10 +2,10 @@
 // not multiplied by the rank's weight.
 #pragma once
 
+#include "sync/features.h"
+
 namespace weft {
 
-struct ReducerState;
-
-void add_convert_work(ReducerState* state);
+extern const StepFeature kConvert;
 
 }  // namespace weft

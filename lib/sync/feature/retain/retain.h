@@ -2,10 +2,10 @@
 // (WEFT_REDUCER_RETAIN).
 #pragma once
 
+#include "sync/features.h"
+
 namespace weft {
 
-struct ReducerState;
-
-void add_retain_work(ReducerState* state);
+extern const StepFeature kRetain;
 
 }  // namespace weft
