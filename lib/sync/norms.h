@@ -1,5 +1,5 @@
 // The norms of a reducer's gradients, and what the ranks decide from them at the end of a step: the factor of
-// the results, and whether the step is skipped. Part of a reducer's state; Step measures (step_norms.cpp).
+// the results, and whether the step is skipped. Part of a reducer's state; feature/norms measures.
 // Threads: under the engine's progress lock during a step, then the program's thread.
 #pragma once
 

@@ -221,7 +221,6 @@ class Step final : public Task, public FlightSource {
   bool run_here(StageJob& job);
   bool settle(uint32_t bucket);
   bool stages_ended();
-  // Buckets with gradients on a device (step_devices.cpp).
   // Returns kWaiting while only the clock or a device can continue the step. That is a device to be polled
   // again, a deadline that a stream waits for, or the bounded wait for finish.
   Poll idle() const {

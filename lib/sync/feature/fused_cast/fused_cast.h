@@ -1,7 +1,7 @@
 // Copy mode: fused casts, where copies into a bucket do the rounding. A bucket may be stored in f32, because
 // local steps add up there and contributions are retained in that dtype, but communicated in 16 bits. That is
 // so for a narrowing hook (Hook::cast_dtype), whose stages are then left out, or with
-// WEFT_REDUCER_ACCUMULATE_F32. Normally a pass rounds the bucket in place (Step::prescale_and_cast). In a
+// WEFT_REDUCER_ACCUMULATE_F32. Normally a pass rounds the bucket in place (feature/convert). In a
 // step that has only its own gradients, and whose divisor is known when it begins, gradients are copied
 // directly in the communication dtype. Such a step has fused casts, and needs no pass.
 //

@@ -1,7 +1,7 @@
 // Weighted means (WEFT_DIVIDE_WEIGHTS). A rank's contribution is multiplied by its factor before it is
 // communicated. The rank knows the factor once every rank has begun the step (sync/step_handshake.h). In copy
 // mode a gradient that comes later is multiplied as it is copied into its bucket, and is marked. A pass over
-// the bucket (Step::prescale_and_cast) multiplies all others. The choice depends on timing but changes no
+// the bucket (feature/convert) multiplies all others. The choice depends on timing but changes no
 // bit: both round the product once, to the same dtype.
 //
 // Copies do not multiply where the copy rounds as well, or the pass is needed anyway. That is so for
