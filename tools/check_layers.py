@@ -20,7 +20,18 @@ LAYERS = {
     "lib/coll": ABOVE_CORE + ["coll/"],
     "lib/tagged": ABOVE_CORE + ["tagged/"],
     "lib/trace": ABOVE_CORE + ["trace/"],
-    "lib/sync": ABOVE_CORE + ["rendezvous/", "kernels/", "coll/", "trace/", "sync/"],
+    "lib/reducer": ABOVE_CORE + ["rendezvous/", "kernels/", "coll/", "trace/", "reducer/"],
+}
+# The rooms of lib/reducer that name no feature, and the includes that are still left there.
+CORE_OF_REDUCER = ["bucket", "manifest", "plan", "recover", "step", "values"]
+KNOWN = {
+    "lib/reducer/bucket/buckets.cpp": ["reducer/feature/in_place/in_place.h"],
+    "lib/reducer/recover/fail.cpp": ["reducer/feature/fused_cast/fused_cast.h"],
+    "lib/reducer/step/hook_plan.cpp": ["reducer/feature/sparse/sparse.h"],
+    "lib/reducer/step/schedule.cpp": ["reducer/feature/sparse/sparse.h"],
+    "lib/reducer/step/schedule.h": ["reducer/feature/sharded/ownership.h"],
+    "lib/reducer/step/step.h": ["reducer/feature/devices/held_streams.h"],
+    "lib/reducer/values/values.cpp": ["reducer/feature/pre_step/pre_step.h"],
 }
 LIB_FOLDERS = [folder.split("/")[1] + "/" for folder in LAYERS]
 LAYERS["lib/capi"] = LIB_FOLDERS + ["capi/", "bootstrap.h", "registry.h"]
@@ -93,7 +104,15 @@ def allowed_prefixes(path):
     return names + (ABOVE_CORE + ["framed/"] if parts[0] == "backends" else HOOK_SEES)
 
 
+def names_a_feature(path, included):
+    """Returns true for a file of the reducer's core that includes a feature's header."""
+    room = path.split("/")[2] if path.startswith("lib/reducer/") else ""
+    return room in CORE_OF_REDUCER and included.startswith("reducer/feature/") and included not in KNOWN.get(path, [])
+
+
 def may_include(path, included, root):
+    if names_a_feature(path, included):
+        return False
     prefixes = allowed_prefixes(path)
     if any(prefix and included.startswith(prefix) for prefix in prefixes):
         # "shm/ring.h" in backends/shm refers to the own folder, unless lib has a folder of that name.

@@ -1,5 +1,5 @@
 // weft_averager_*.
-#include "sync/averager.h"
+#include "reducer/averager.h"
 
 #include <utility>
 #include <vector>

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "capi/guard.h"
-#include "sync/manifest.h"
+#include "reducer/manifest/manifest.h"
 
 namespace weft::capi {
 

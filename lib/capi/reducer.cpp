@@ -1,5 +1,5 @@
 // weft_reducer_*.
-#include "sync/reducer.h"
+#include "reducer/reducer.h"
 
 #include <algorithm>
 #include <cstring>

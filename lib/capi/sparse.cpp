@@ -3,7 +3,7 @@
 
 #include "base/splitmix.h"
 #include "capi/call.h"
-#include "sync/sparse_sum.h"
+#include "reducer/feature/sparse/sparse_sum.h"
 
 namespace weft::capi {
 namespace {

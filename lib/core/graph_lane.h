@@ -1,7 +1,7 @@
 // All-reduces on a stream that is being captured into a graph; they run whenever the graph is launched. They
 // use their own communicator, because operations in graphs must not interleave with other operations. Device
-// backends implement this (backends/nccl); lib/sync/captures uses it. Creation is collective: all ranks call
-// identify, then connect with rank 0's id, then poll connected().
+// backends implement this (backends/nccl); lib/reducer/feature/graph/captures uses it. Creation is
+// collective: all ranks call identify, then connect with rank 0's id, then poll connected().
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // Straggler detection over messages: how long ranks waited for each other in a reducer's step. Every message
 // between ranks carries one word of these statistics, so that all ranks name the same straggler. A step fills
-// them (sync/waits.h); lanes over messages exchange them (CollectiveLane::share_waits). In shared memory a
-// rank sees directly which ranks are late.
+// them (reducer/step/waits.h); lanes over messages exchange them (CollectiveLane::share_waits). In shared
+// memory a rank sees directly which ranks are late.
 //
 // A rank that waits for another cannot see whether that one is itself waiting. A rank behind a slow link
 // waits for all others, and they wait for it; a rank that it serves last is waited for as well. So each rank

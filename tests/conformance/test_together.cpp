@@ -9,10 +9,10 @@
 #include "cases.h"
 #include "core/allocator.h"
 #include "device.h"
+#include "reducer/feature/sparse/sparse_sum.h"
 #include "support/catch.h"
 #include "support/kernels_reference.h"
 #include "support/seed.h"
-#include "sync/sparse_sum.h"
 
 using namespace weft;
 using namespace weft::test;

@@ -5,7 +5,7 @@
 #include "bootstrap_wire.h"
 #include "core/result.h"
 #include "fuzz.h"
-#include "sync/vote.h"
+#include "reducer/vote.h"
 
 using namespace weft;
 using fuzz::demand;

@@ -1,9 +1,9 @@
 // Input: another rank's description of its reducer: a length, a list of parameters of that length, and what
 // its hook declares. A list that can be decoded can also be encoded, and any difference has a text.
 #include "fuzz.h"
-#include "sync/manifest.h"
-#include "sync/plan.h"
-#include "sync/schedule.h"
+#include "reducer/manifest/manifest.h"
+#include "reducer/plan/plan.h"
+#include "reducer/step/schedule.h"
 
 using namespace weft;
 using fuzz::demand;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Breaks lib/sync on purpose, one mutant of mutants.py after the other: the expected test must fail.
+"""Breaks lib/reducer on purpose, one mutant of mutants.py after the other: the expected test must fail.
 
 The source tree stays unchanged. The objects of a build folder that include the mutated file are compiled
 again and linked in a separate folder under BUILD/mutants. A mutant is killed if its test fails, crashes or
@@ -45,7 +45,7 @@ def parse_arguments():
 
 def text_of(mutant, root):
     """Return the file and its mutated text; raise ValueError if the substitution does not apply."""
-    path = root / "lib" / "sync" / mutant.file
+    path = root / "lib" / "reducer" / mutant.file
     text = path.read_text()
     found = text.count(mutant.old)
     if found != 1:

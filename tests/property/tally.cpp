@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "reducer/manifest/manifest.h"
+#include "reducer/plan/plan.h"
 #include "support/catch.h"
-#include "sync/manifest.h"
-#include "sync/plan.h"
 
 namespace weft::test {
 namespace {

@@ -5,10 +5,10 @@
 #include <cmath>
 #include <cstdio>
 
+#include "reducer/manifest/manifest.h"
 #include "reducer_cases.h"
 #include "support/sampling.h"
 #include "support/seed.h"
-#include "sync/manifest.h"
 #include "tally.h"
 
 using namespace weft;

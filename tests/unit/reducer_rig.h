@@ -18,10 +18,10 @@
 #include "core/context.h"
 #include "core/hook_table.h"
 #include "kernels/host_ops.h"
+#include "reducer/manifest/manifest.h"
 #include "support/catch.h"
 #include "support/ranks.h"
 #include "support/reducer.h"
-#include "sync/manifest.h"
 
 namespace weft::hook_allreduce {
 const HookFactory& factory();

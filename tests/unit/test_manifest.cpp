@@ -1,10 +1,10 @@
-// lib/sync/manifest: valid lists of parameters, and the comparison of two ranks' lists.
+// lib/reducer/manifest/manifest: valid lists of parameters, and the comparison of two ranks' lists.
 #include <limits>
 #include <string>
 #include <vector>
 
+#include "reducer/manifest/manifest.h"
 #include "support/catch.h"
-#include "sync/manifest.h"
 
 namespace unit_manifest {
 

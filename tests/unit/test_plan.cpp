@@ -1,10 +1,10 @@
-// lib/sync/plan: DistributedDataParallel's assignment (reference: test_c10d_common of PyTorch), and Weft's
-// extensions.
+// lib/reducer/plan/plan: DistributedDataParallel's assignment (reference: test_c10d_common of PyTorch), and
+// Weft's extensions.
 #include <string>
 #include <vector>
 
+#include "reducer/plan/plan.h"
 #include "support/catch.h"
-#include "sync/plan.h"
 
 namespace unit_plan {
 

@@ -1,12 +1,12 @@
-// lib/sync/planner: bucket boundaries by the cost model, compared with all possible boundaries.
+// lib/reducer/plan/planner: bucket boundaries by the cost model, compared with all possible boundaries.
 #include <algorithm>
 #include <numeric>
 #include <string>
 #include <vector>
 
 #include "base/splitmix.h"
+#include "reducer/plan/planner.h"
 #include "support/catch.h"
-#include "sync/planner.h"
 
 namespace unit_planner {
 

@@ -1,5 +1,5 @@
-// lib/sync/pre_step: the pre-step work before gradients: buffers are broadcast from one rank, and values are
-// compared.
+// lib/reducer/feature/pre_step/pre_step: the pre-step work before gradients: buffers are broadcast from one
+// rank, and values are compared.
 #include <algorithm>
 #include <memory>
 #include <string>

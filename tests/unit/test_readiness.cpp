@@ -1,13 +1,13 @@
-// lib/sync/readiness and ready_order: the atomic words that calls of ready share, alone and against a finish
-// on another thread.
+// lib/reducer/step/readiness and ready_order: the atomic words that calls of ready share, alone and against a
+// finish on another thread.
 #include <chrono>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "reducer/plan/ready_order.h"
+#include "reducer/step/readiness.h"
 #include "support/catch.h"
-#include "sync/readiness.h"
-#include "sync/ready_order.h"
 
 namespace unit_readiness {
 

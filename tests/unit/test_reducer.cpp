@@ -1,5 +1,5 @@
-// lib/sync/reducer: averages gradients of several ranks, in every layout, mode and order of readiness. Misuse
-// and failure: test_reducer_errors.cpp; hooks: test_reducer_hooks.cpp.
+// lib/reducer/reducer: averages gradients of several ranks, in every layout, mode and order of readiness.
+// Misuse and failure: test_reducer_errors.cpp; hooks: test_reducer_hooks.cpp.
 #include <atomic>
 #include <mutex>
 

@@ -1,7 +1,7 @@
 // Hook collectives whose counts differ between ranks and between steps.
+#include "reducer/step/counts.h"
 #include "reducer_rig.h"
 #include "shm/backend.h"
-#include "sync/counts.h"
 
 namespace unit_reducer_dynamic {
 

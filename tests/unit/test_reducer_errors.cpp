@@ -1,5 +1,5 @@
-// lib/sync/reducer: misuse is refused by name, mismatches are errors on every rank, and failures end a step
-// without changing the program's memory.
+// lib/reducer/reducer: misuse is refused by name, mismatches are errors on every rank, and failures end a
+// step without changing the program's memory.
 #include <atomic>
 
 #include "core/arena.h"

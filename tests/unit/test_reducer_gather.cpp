@@ -3,10 +3,10 @@
 #include <latch>
 #include <thread>
 
+#include "reducer/bucket/layout.h"
+#include "reducer/manifest/manifest.h"
 #include "sharded_rig.h"
 #include "shm/backend.h"
-#include "sync/layout.h"
-#include "sync/manifest.h"
 
 namespace unit_reducer_gather {
 

@@ -1,5 +1,5 @@
-// Re-plans by the cost model of a step (lib/sync/planner, survey): all ranks use the same plan, and gradients
-// stay correct.
+// Re-plans by the cost model of a step (lib/reducer/plan/planner, survey): all ranks use the same plan, and
+// gradients stay correct.
 #include <condition_variable>
 #include <functional>
 #include <mutex>

@@ -3,9 +3,9 @@
 #include <cmath>
 #include <limits>
 
+#include "reducer/feature/norms/norms.h"
 #include "reducer_rig.h"
 #include "shm/backend.h"
-#include "sync/norms.h"
 
 namespace unit_reducer_norms {
 

@@ -1,10 +1,10 @@
-// lib/sync/options: invalid options of a reducer, and their errors.
+// lib/reducer/options: invalid options of a reducer, and their errors.
 #include <cstdint>
 #include <string>
 
+#include "reducer/options.h"
+#include "reducer/plan/plan.h"
 #include "support/catch.h"
-#include "sync/options.h"
-#include "sync/plan.h"
 
 namespace unit_reducer_options {
 

@@ -6,8 +6,8 @@
 #include <thread>
 
 #include "loopback/loopback.h"
+#include "reducer/bucket/buckets.h"
 #include "reducer_rig.h"
-#include "sync/buckets.h"
 
 namespace unit_reducer_races {
 

@@ -1,13 +1,13 @@
-// Reduced views (lib/sync/reduced): every rank reads results in their owners' memory, which stays valid while
-// a rank reads.
+// Reduced views (lib/reducer/feature/reduced_views/reduced): every rank reads results in their owners'
+// memory, which stays valid while a rank reads.
 #include <chrono>
 #include <cmath>
 #include <thread>
 
+#include "reducer/bucket/layout.h"
+#include "reducer/manifest/manifest.h"
 #include "reducer_rig.h"
 #include "shm/backend.h"
-#include "sync/layout.h"
-#include "sync/manifest.h"
 
 namespace unit_reducer_reduced {
 

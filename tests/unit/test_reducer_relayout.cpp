@@ -1,11 +1,11 @@
-// lib/sync/relayout: ranges move within their memory; and re-plans that cause this.
+// lib/reducer/plan/relayout: ranges move within their memory; and re-plans that cause this.
 #include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "reducer/plan/relayout.h"
 #include "reducer_rig.h"
-#include "sync/relayout.h"
 
 namespace unit_reducer_relayout {
 

@@ -2,10 +2,10 @@
 #include <nlohmann/json.hpp>
 
 #include "loopback/loopback.h"
+#include "reducer/history.h"
 #include "reducer_rig.h"
 #include "shm/backend.h"
 #include "support/simulation.h"
-#include "sync/history.h"
 
 namespace unit_reducer_report {
 

@@ -2,11 +2,11 @@
 #include <cmath>
 #include <map>
 
+#include "reducer/bucket/layout.h"
+#include "reducer/feature/sharded/ownership.h"
+#include "reducer/manifest/manifest.h"
 #include "sharded_rig.h"
 #include "shm/backend.h"
-#include "sync/layout.h"
-#include "sync/manifest.h"
-#include "sync/ownership.h"
 
 namespace unit_reducer_sharded {
 

@@ -1,6 +1,6 @@
 // Misuse of sparse gradients by the program, and invalid data from other ranks.
+#include "reducer/feature/sparse/sparse.h"
 #include "sparse_rig.h"
-#include "sync/sparse.h"
 
 namespace weft::hook_noop {
 const HookFactory& factory();

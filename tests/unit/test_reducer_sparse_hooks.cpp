@@ -4,9 +4,9 @@
 #include <latch>
 
 #include "core/hook_table.h"
+#include "reducer/feature/sparse/sparse.h"
 #include "registry.h"
 #include "sparse_rig.h"
-#include "sync/sparse.h"
 
 namespace unit_reducer_sparse_hooks {
 

@@ -1,4 +1,4 @@
-// lib/sync: gradients that are communicated or accumulated in another type, and gradients outside their
+// lib/reducer: gradients that are communicated or accumulated in another type, and gradients outside their
 // views.
 #include <cmath>
 #include <map>

@@ -3,8 +3,8 @@
 #include <atomic>
 #include <cmath>
 
+#include "reducer/step/step_handshake.h"
 #include "reducer_rig.h"
-#include "sync/step_handshake.h"
 
 namespace unit_reducer_uneven {
 

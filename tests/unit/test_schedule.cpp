@@ -1,10 +1,11 @@
-// lib/sync/schedule and layout: the order of a plan's collectives, what a hook may declare, strided copies.
+// lib/reducer/step/schedule and layout: the order of a plan's collectives, what a hook may declare, strided
+// copies.
 #include <utility>
 #include <vector>
 
+#include "reducer/bucket/layout.h"
+#include "reducer/step/schedule.h"
 #include "reducer_rig.h"
-#include "sync/layout.h"
-#include "sync/schedule.h"
 
 namespace unit_schedule {
 

@@ -1,13 +1,14 @@
-// lib/sync/chunks, digests and values: state without gradients, broadcasts of values, and their comparison.
+// lib/reducer/values/chunks, digests and values: state without gradients, broadcasts of values, and their
+// comparison.
 #include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "reducer/values/chunks.h"
+#include "reducer/values/digests.h"
 #include "reducer_rig.h"
 #include "shm/backend.h"
-#include "sync/chunks.h"
-#include "sync/digests.h"
 
 namespace unit_values {
 

@@ -1,0 +1,47 @@
+#include "reducer/feature/absent/absent.h"
+
+#include <memory>
+
+#include "reducer/state.h"
+#include "reducer/step/step_exchange.h"
+
+namespace weft {
+namespace {
+
+class AbsentMap final : public StepExchange {
+ public:
+  explicit AbsentMap(const ReducerState& state)
+      : presence_(*state.presence), buckets_(static_cast<uint32_t>(state.plan.buckets.size())) {}
+
+  bool ready(const StepContext& step) const override { return step.launched == buckets_; }
+  // Where all ranks declared their absent parameters fixed, each knows the map.
+  bool left_out(const StepContext& step) const override { return step.fixed; }
+  void fill(StepContext& step, CollectiveArgs* args) override {
+    presence_.map(step.stamp);
+    args->src = reinterpret_cast<const std::byte*>(presence_.here().data());
+    args->dst = reinterpret_cast<std::byte*>(presence_.anywhere().data());
+  }
+  Status completed(StepContext& step) override {
+    step.mapped = true;
+    return {};
+  }
+  const char* awaited() const override { return "the exchange of absent parameters has not completed"; }
+  uint64_t memory_bytes() const override { return sizeof *this; }
+
+ private:
+  Presence& presence_;
+  const uint32_t buckets_;
+};
+
+}  // namespace
+
+void add_absent_map(ReducerState* s) {
+  if (!s->mapped) return;
+  Slot slot = Slot::of_step(Coll::kAllReduce, Dtype::kU64, Presence::words(s->manifest.params.size()));
+  slot.args.op = ReduceOp::kBor;
+  slot.exchange = s->exchanges.emplace_back(std::make_unique<AbsentMap>(*s)).get();
+  // All gradients are ready or absent by then, and the map delays only the last bucket.
+  s->schedule.put_before_last_bucket(slot);
+}
+
+}  // namespace weft

@@ -1,0 +1,66 @@
+#include "reducer/feature/fused_cast/fused_cast.h"
+
+#include "core/context.h"
+#include "reducer/bucket/dense_copy.h"
+
+namespace weft {
+namespace {
+
+// True if the copies can do the cast of the hook. The hook casts other dtypes than f32 from the communication
+// dtype, which is not always the gradients' dtype.
+bool copies_can_cast(const ReducerState& s, const Slot& slot) {
+  const PlannedBucket& planned = s.plan.buckets[slot.bucket];
+  return slot.whole() && !planned.on_device() && planned.dtype == Dtype::kF32 &&
+         !rounds(planned.gradients, planned.dtype);
+}
+
+class FusedCopy final : public CopyIn {
+ public:
+  explicit FusedCopy(ReducerState& state) : s_(state) {}
+  void take(uint64_t param, const Given& given, StepWord /*step*/) override {
+    const Buckets::Place to = fused_cast_place(s_, param);
+    const double scale = s_.schedule.buckets[to.bucket].cast_to ? 1.0 / s_.fused_divisor : 1;
+    flatten(s_, param, given, to, scale);
+    note_destination(s_, param, given);
+  }
+
+ private:
+  ReducerState& s_;
+};
+
+}  // namespace
+
+void mark_fused_casts(ReducerState* s) {
+  if (!s->copy) return;
+  for (Slot& slot : s->schedule.slots) {
+    if (!s->hook->cast_dtype() || !slot.of_bucket() || !copies_can_cast(*s, slot)) continue;
+    HookedBucket& hooked = s->schedule.buckets[slot.bucket];
+    hooked.cast_to = s->hook->cast_dtype();
+    hooked.scratch_bytes = hooked.result_offset = 0;
+    hooked.result_space = WEFT_SPACE_BUCKET;
+    slot.space = {WEFT_SPACE_BUCKET, WEFT_SPACE_BUCKET};
+    slot.offset = {0, 0};
+  }
+  for (uint32_t b = 0; b < s->plan.buckets.size(); b++) {
+    const PlannedBucket& planned = s->plan.buckets[b];
+    const Dtype held = s->buckets->held(b);
+    s->schedule.buckets[b].fused_cast = !planned.sparse && !planned.on_device() && held != s->comm_dtype(b) &&
+                                        !rounds(planned.gradients, held);
+  }
+}
+
+namespace {
+
+void add_fused_copies(ReducerState* s) {
+  CopyIn* const copy = s->copy_ins.make<FusedCopy>(*s);
+  for (uint32_t b = 0; b < s->plan.buckets.size(); b++) {
+    if (!s->schedule.buckets[b].fused_cast) continue;
+    for (const uint32_t param : s->plan.buckets[b].params) s->copy_ins.set(StepKind::kFused, param, copy);
+  }
+}
+
+}  // namespace
+
+const StepFeature kFusedCast{.copies = add_fused_copies};
+
+}  // namespace weft

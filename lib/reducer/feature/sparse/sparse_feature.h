@@ -1,0 +1,15 @@
+// Sparse gradients (WEFT_PARAM_SPARSE, reducer/feature/sparse/sparse.h): takes their entries, and scales
+// their results.
+#pragma once
+
+#include "reducer/features.h"
+
+namespace weft {
+
+extern const StepFeature kSparse;
+
+// Parts of the feature.
+void add_sparse_copies(ReducerState* state);
+void add_scale_work(ReducerState* state);
+
+}  // namespace weft

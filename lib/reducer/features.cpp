@@ -1,0 +1,54 @@
+#include "reducer/features.h"
+
+#include "reducer/bucket/dense.h"
+#include "reducer/feature/absent/absent.h"
+#include "reducer/feature/convert/convert.h"
+#include "reducer/feature/devices/devices.h"
+#include "reducer/feature/fused_cast/fused_cast.h"
+#include "reducer/feature/in_place_slices/in_place_slices.h"
+#include "reducer/feature/norms/norms_feature.h"
+#include "reducer/feature/pre_step/pre_step_exchange.h"
+#include "reducer/feature/retain/retain.h"
+#include "reducer/feature/sparse/sparse_feature.h"
+#include "reducer/feature/uneven/handshake_exchange.h"
+#include "reducer/feature/weights/weighting.h"
+#include "reducer/state.h"
+
+namespace weft {
+namespace {
+
+constexpr const StepFeature* kFeatures[] = {
+    &kDense,  // first, because others replace its copies
+    &kPreStep,
+    &kUneven,  // its handshake is put before the pre-step
+    &kAbsent,  // before other works, because a bucket that is not communicated needs none
+    &kDevices, &kRetain,
+    &kConvert,  // after what is retained
+    &kWeights, &kFusedCast, &kInPlaceSlices, &kNorms, &kSparse,
+};
+
+void call_all(void (*StepFeature::*function)(ReducerState*), ReducerState* state) {
+  for (const StepFeature* const feature : kFeatures) {
+    if (feature->*function != nullptr) (feature->*function)(state);
+  }
+}
+
+}  // namespace
+
+void add_exchanges(ReducerState* state) {
+  call_all(&StepFeature::exchanges, state);
+}
+
+void add_copies(ReducerState* state) {
+  state->copy_ins.resize(state->manifest.params.size());
+  call_all(&StepFeature::copies, state);
+}
+
+void add_works(ReducerState* state) {
+  const size_t buckets = state->plan.buckets.size();
+  for (BucketWorks::List* list : {&state->works.prepare, &state->works.review, &state->works.give_back})
+    list->resize(buckets);
+  call_all(&StepFeature::works, state);
+}
+
+}  // namespace weft

@@ -1,0 +1,25 @@
+// The features of a step. Each lies in a folder of lib/reducer/feature and has one line in features.cpp. When
+// a plan is made, a feature adds exchanges to the step, copies to parameters, and works to buckets, if the
+// reducer's options ask for it. Step and Reducer run these and do not name their features.
+#pragma once
+
+namespace weft {
+
+struct ReducerState;
+
+// Functions are null if the feature has nothing of the kind.
+struct StepFeature {
+  // Adds exchanges to a schedule that has the buckets' collectives (reducer/step/step_exchange.h).
+  void (*exchanges)(ReducerState* state) = nullptr;
+  // Sets how gradients reach their bucket (reducer/bucket/copy_in.h). The state is complete.
+  void (*copies)(ReducerState* state) = nullptr;
+  // Adds to what is done with buckets before and after they are communicated (reducer/bucket/bucket_work.h).
+  void (*works)(ReducerState* state) = nullptr;
+};
+
+// Calls the functions of all features, in an order that is the same on all ranks.
+void add_exchanges(ReducerState* state);
+void add_copies(ReducerState* state);
+void add_works(ReducerState* state);
+
+}  // namespace weft

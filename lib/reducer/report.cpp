@@ -1,0 +1,276 @@
+// The report of a reducer and its steps as JSON (docs/reducer.md lists the fields), and its memory. For
+// weft_reducer_report and the statistics. Threads: between steps, one thread at a time.
+#include <nlohmann/json.hpp>
+
+#include "core/context.h"
+#include "reducer/reducer.h"
+
+namespace weft {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr uint64_t kPercents[] = {50, 90, 99};
+
+constexpr std::pair<uint64_t, const char*> kFlags[] = {
+    {WEFT_REDUCER_RETAIN, "retain"},
+    {WEFT_REDUCER_ABSENT, "absent"},
+    {WEFT_REDUCER_UNEVEN, "uneven"},
+    {WEFT_REDUCER_STOP_WHEN_EXHAUSTED, "stop_when_exhausted"},
+    {WEFT_REDUCER_STATIC, "static"},
+    {WEFT_REDUCER_BUFFERS, "buffers"},
+    {WEFT_REDUCER_SHARDED, "sharded"},
+    {WEFT_REDUCER_OWN_WHOLE, "own_whole"},
+    {WEFT_REDUCER_NORMS, "norms"},
+    {WEFT_REDUCER_ACCUMULATE_F32, "accumulate_f32"},
+    {WEFT_REDUCER_SPARSE_FIXED, "sparse_fixed"},
+    {WEFT_REDUCER_DETERMINISTIC, "deterministic"},
+    {WEFT_REDUCER_COPY_STRAYS, "copy_strays"},
+    {WEFT_REDUCER_REDUCED_VIEWS, "reduced_views"},
+    {WEFT_REDUCER_GRAPH, "graph"},
+    {WEFT_REDUCER_KEEP_VALUES, "keep_values"},
+    {WEFT_REDUCER_STRICT_STRIDES, "strict_strides"}};
+
+constexpr uint64_t all_flags() {
+  uint64_t all = 0;
+  for (const auto& [flag, text] : kFlags) all |= flag;
+  return all;
+}
+static_assert(all_flags() == WEFT_REDUCER_STRICT_STRIDES * 2 - 1, "a flag has no name in the report");
+
+struct NamedTime {
+  const char* name;
+  uint64_t StepTimes::* time;
+};
+constexpr NamedTime kNamedTimes[] = {{"step", &StepTimes::step_ns},
+                                     {"compute", &StepTimes::compute_ns},
+                                     {"communication", &StepTimes::communication_ns},
+                                     {"overlap", &StepTimes::overlap_ns},
+                                     {"exposed", &StepTimes::exposed_ns}};
+
+// Returns the options of the reducer.
+Json setting_json(const ReducerState& s, const weft_reducer_stats& stats) {
+  static constexpr const char* kDivisors[] = {"world", "active", "weights"};
+  static constexpr const char* kPlanners[] = {"default", "limits", "model", "first_needed", "none"};
+  // In the view modes the program adds up.
+  const bool unchosen = s.accumulation == WEFT_ACCUMULATION_UNSET && s.needs_accumulation();
+  const char* const adds = s.accumulation == WEFT_ACCUMULATION_REDUCER ? "reducer" : "program";
+  Json dtypes = Json::array(), flags = Json::array();
+  for (const PlannedBucket& bucket : s.plan.buckets) {
+    const std::string text = name(bucket.dtype);
+    if (std::find(dtypes.begin(), dtypes.end(), text) == dtypes.end()) dtypes.push_back(text);
+  }
+  for (const auto& [flag, text] : kFlags) {
+    if ((s.flags & flag) != 0) flags.push_back(text);
+  }
+  Json root;  // null without buffers
+  if ((s.flags & WEFT_REDUCER_BUFFERS) != 0) {
+    root = s.pre_step->root_option();
+    if (root == WEFT_ROOT_LAST_ACTIVE) root = "last_active";
+  }
+  return {{"rank", s.comm->rank()},
+          {"ranks", s.comm->size()},
+          {"backend", s.comm->collectives().name()},
+          {"transports", s.comm->collectives().transports()},
+          {"mode", s.hold == Buckets::Hold::kInPlace ? "in_place"
+                   : s.copy                          ? "copy"
+                                                     : "view"},
+          {"hook", s.hook->name()},
+          {"divide_by", kDivisors[s.rules.divide_by]},
+          {"flags", flags},
+          {"parameters", s.manifest.params.size()},
+          {"parameter_bytes", stats.param_bytes},
+          {"dtypes", dtypes},
+          {"devices", s.manifest.devices},
+          {"reduce_dtype", s.manifest.reduce_dtype ? Json(name(*s.manifest.reduce_dtype)) : Json()},
+          {"accumulation", unchosen ? Json() : Json(adds)},
+          {"buffers_root", root},
+          {"check_interval", s.pre_step ? s.pre_step->check_interval() : 0},
+          {"bucket_limits", s.limits},
+          {"replan", kPlanners[s.replan]},
+          {"plan_generation", stats.plan_generation}};
+}
+
+Json last_step_json(const weft_reducer_stats& stats, const std::vector<uint64_t>& waited_ns,
+                    const ReadyOrder& order) {
+  Json json{{"step_ns", stats.step_ns},
+            {"compute_ns", stats.compute_ns},
+            {"communication_ns", stats.communication_ns},
+            {"overlap_ns", stats.overlap_ns},
+            {"exposed_ns", stats.exposed_ns},
+            {"divisor", stats.divisor},
+            {"active_ranks", stats.active_ranks},
+            {"first_active", stats.first_active},
+            {"last_active", stats.last_active},
+            {"absent_parameters", stats.absent_params},
+            {"absent_everywhere", stats.absent_everywhere},
+            {"absent_bytes", stats.absent_bytes},
+            {"skipped_buckets", stats.skipped_buckets},
+            {"hook_error", stats.hook_error},
+            {"hook_error_bucket", stats.hook_error_bucket},
+            {"straggler", stats.straggler},
+            {"straggler_ns", stats.straggler_ns},
+            {"waited_ns", waited_ns}};
+  if (order.noted()) {
+    json["ready_order"] = order.params();
+    Json& times = json["ready_times_ns"] = Json::array();
+    for (const uint64_t ns : order.times()) times.push_back(ns == kNeverReady ? Json() : Json(ns));
+  }
+  return json;
+}
+
+Json means_json(const History& history) {
+  Json json;
+  for (const NamedTime& named : kNamedTimes) json[named.name] = history.mean(named.time);
+  return json;
+}
+
+Json percentiles_json(const History& history) {
+  Json json{{"steps", history.recent()}};
+  for (const NamedTime& named : kNamedTimes) {
+    for (const uint64_t percent : kPercents) {
+      json[named.name][std::to_string(percent)] = history.percentile(named.time, percent);
+    }
+  }
+  return json;
+}
+
+Json waits_json(const History& history) {
+  Json json = Json::array();
+  for (size_t r = 0; r < history.waited().size(); r++) {
+    const Waited& waited = history.waited()[r];
+    json.push_back({{"rank", r},
+                    {"waited_ns", waited.ns},
+                    {"steps_last", waited.last},
+                    {"steps_last_ns", waited.last_ns}});
+  }
+  return json;
+}
+
+Json bytes_json(const weft_reducer_stats& stats, const CollectiveCounters& moved) {
+  return {{"reduced", stats.bytes_reduced},
+          {"sent", stats.sent_bytes},
+          {"plain", stats.plain_bytes},
+          {"communicator",
+           {{"shared", moved.bytes_shared},
+            {"direct", moved.bytes_direct},
+            {"sent", moved.bytes_sent},
+            {"received", moved.bytes_received}}}};
+}
+
+Json bucket_json(const PlannedBucket& planned, uint64_t bytes, const Step::Times& times, uint64_t begin_ns) {
+  const auto between = [](uint64_t from_ns, uint64_t to_ns) {
+    return from_ns != 0 && to_ns > from_ns ? to_ns - from_ns : 0;
+  };
+  return {{"dtype", name(planned.dtype)},
+          {"parameters", planned.params},
+          {"sparse", planned.sparse},
+          {"bytes", bytes},
+          {"limit_bytes", planned.limit_bytes},
+          {"ready_ns", between(begin_ns, times.ready_ns)},
+          {"launch_ns", between(begin_ns, times.launch_ns)},
+          {"done_ns", between(begin_ns, times.done_ns)},
+          {"wait_ns", between(times.ready_ns, times.launch_ns)},
+          {"transfer_ns", times.transfer_ns},
+          {"sent_bytes", times.sent_bytes},
+          {"absent_parameters", times.absent},
+          {"skipped", times.skipped},
+          {"hook_error", times.error_memory ? Json(times.error_memory->ratio) : Json()}};
+}
+
+}  // namespace
+
+std::string Reducer::report() const {
+  const ReducerState& s = *state_;
+  weft_reducer_stats stats{};
+  query(&stats);
+  Json json;
+  json["reducer"] = setting_json(s, stats);
+  json["steps"] = {
+      {"synchronised", stats.steps}, {"local", stats.local_steps}, {"failed", stats.failed_steps}};
+  // A step that was given up may still run.
+  json["last_step"] = last_step_json(
+      stats, step_->finished(synchronised_) ? step_->waits().waited_ns() : std::vector<uint64_t>(), *s.order);
+  json["bytes"] = bytes_json(stats, s.comm->collectives().counters());
+  Json& buckets = json["buckets"] = Json::array();
+  for (uint32_t b = 0; b < bucket_count(); b++) {
+    buckets.push_back(bucket_json(s.plan.buckets[b], reduced_bytes(b), times(b), start_.begin_ns));
+  }
+  Json& memory = json["memory"] = Json::object();
+  for (const auto& [what, bytes] : memory_parts()) memory[what] = bytes;
+  // Allocated only during a re-plan.
+  json["replan"] = {{"scratch_bytes", s.buckets->longest_bytes()}};
+  const std::lock_guard lock(mutex_);
+  json["reducer"]["plan_kept"] = plan_kept_.empty() ? Json() : Json(plan_kept_);
+  json["steps"]["same_pattern"] = history_.same_pattern();
+  json["mean_ns"] = means_json(history_);
+  json["percentiles_ns"] = percentiles_json(history_);
+  json["ranks"] = waits_json(history_);
+  if (!last_error_.ok())
+    json["error"] = {{"code", code_name(last_error_.code())}, {"text", last_error_.text()}};
+  return json.dump(1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::vector<std::pair<const char*, uint64_t>> Reducer::memory_parts() const {
+  std::vector<std::pair<const char*, uint64_t>> parts = heap_parts();
+  parts.insert(parts.begin(), {{"buckets", state_->buckets->bucket_bytes()},
+                               {"hook_scratch", state_->scratch->bytes()},
+                               {"gather", state_->staging ? state_->staging->bytes() : 0},
+                               {"hook_state", state_->hook_bytes},
+                               {"retained", state_->buckets->retained_bytes()},
+                               {"devices", device_bytes()},
+                               {"sparse", state_->sparse ? state_->sparse->memory_bytes() : 0},
+                               {"messages", state_->lane_bytes()}});
+  return parts;
+}
+
+uint64_t Reducer::device_bytes() const {
+  const ReducerState& s = *state_;
+  return (s.devices ? s.devices->memory_bytes() : 0) +
+         (s.views_on_devices ? s.views_on_devices->bytes() : 0) +
+         (s.device_buckets ? s.device_buckets->bytes() : 0) + (s.captures ? s.captures->memory_bytes() : 0);
+}
+
+std::vector<std::pair<const char*, uint64_t>> Reducer::heap_parts() const {
+  const ReducerState& s = *state_;
+  uint64_t plan = s.plan.bucket_of.capacity() * sizeof(uint32_t) +
+                  s.plan.offset_of.capacity() * sizeof(uint64_t) +
+                  s.plan.buckets.capacity() * sizeof(PlannedBucket) + s.limits.capacity() * sizeof(uint64_t);
+  for (const PlannedBucket& b : s.plan.buckets) {
+    plan += b.params.capacity() * sizeof(uint32_t) + b.offsets.capacity() * sizeof(uint64_t);
+  }
+  uint64_t manifest = s.manifest.uses.capacity() * sizeof(uint32_t) + s.wanted.capacity() +
+                      s.manifest.homes.capacity() * sizeof s.manifest.homes[0];
+  for (const Param& p : s.manifest.params) {
+    manifest += sizeof p + p.name.capacity() + (p.shape.capacity() + p.strides.capacity()) * sizeof(int64_t);
+  }
+  return {{"reducer", sizeof *this + sizeof s + history_.memory_bytes()},
+          {"manifest", manifest},
+          {"plan", plan},
+          {"places", s.buckets->memory_bytes()},
+          {"hook_views", s.views->memory_bytes()},
+          {"schedule",
+           s.schedule.slots.capacity() * sizeof(Slot) + s.schedule.buckets.capacity() * sizeof(HookedBucket)},
+          {"readiness", s.readiness->memory_bytes() + s.ready_ns->size() * sizeof(uint64_t)},
+          {"presence", s.presence->memory_bytes()},
+          {"kept", s.in_place_slices ? s.in_place_slices->memory_bytes() : 0},
+          {"weighting", s.weighting ? s.weighting->memory_bytes() : 0},
+          {"uses", s.uses ? s.uses->memory_bytes() : 0},
+          {"given_layouts", s.given ? s.given->memory_bytes() : 0},
+          {"ready_order", s.order->memory_bytes()},
+          {"gradients", s.gradients.capacity() * sizeof(std::byte*)},
+          {"ownership", s.ownership ? s.ownership->memory_bytes() : 0},
+          {"peers", s.peers ? s.peers->memory_bytes() : 0},
+          {"norms", s.norms ? s.norms->memory_bytes() : 0},
+          {"prelude", s.pre_step ? s.pre_step->memory_bytes() : 0},
+          {"step", step_->memory_bytes() + (gather_ ? gather_->memory_bytes() : 0)},
+          {"flight", FlightRing::kCapacity * sizeof(FlightOperation)}};
+}
+
+uint64_t Reducer::heap_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [what, held] : heap_parts()) bytes += held;
+  return bytes;
+}
+
+}  // namespace weft

@@ -1,0 +1,29 @@
+// Reads and checks a hook's plan for a bucket, for make_schedule. Threads: any thread. plan_again also undoes
+// a re-plan that the hook was notified of but that did not take place.
+#pragma once
+
+#include <weft/weft.h>
+
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "reducer/step/schedule.h"
+
+namespace weft {
+
+struct ReducerState;
+
+// Appends a slot for each collective of the plan. own: the hook has a communicator of its own. kArg or
+// kUnsupported for an invalid declaration; the text names the collective.
+Status read_hook_plan(const weft_bucket& bucket, const weft_hook_plan& plan, bool own,
+                      std::vector<Slot>* slots);
+// Reads the plan for a sparse gradient: how its entries are communicated.
+Status read_sparse_plan(const weft_bucket& bucket, const weft_hook_plan& plan, HookedBucket* hooked);
+
+// Notifies the hook of the current buckets again (Hook::replan, then Hook::plan), because a re-plan of which
+// it was notified does not take place. An error is the hook's. Threads: as a re-plan; waits for the hook's
+// turn.
+Status plan_again(const ReducerState& state, Deadline deadline);
+
+}  // namespace weft

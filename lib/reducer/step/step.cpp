@@ -1,0 +1,344 @@
+#include "reducer/step/step.h"
+
+#include <algorithm>
+
+#include "base/text.h"
+#include "core/context.h"
+
+namespace weft {
+namespace {
+
+constexpr uint32_t kWatchEvery = 64;  // idle polls between reads of the clock
+// Extra time of the collectives' deadline over the step's. The rank whose stage does not return thus reports
+// the timeout first.
+constexpr uint64_t kStageFirstNs = 250'000'000;
+
+}  // namespace
+
+Step::Step(std::shared_ptr<ReducerState> state)
+    : state_(std::move(state)),
+      s_(*state_),
+      engine_(s_.comm->context().engine()),
+      clock_(s_.comm->context().clock()),
+      end_slot_(find_end()),
+      waits_(s_.comm->rank(), s_.comm->size()),
+      streams_(s_.comm->context().gate()) {
+  step_.buckets.resize(bucket_count());
+  pending_.reserve(bucket_count());
+  results_.reserve(bucket_count());
+  late_.reserve(bucket_count());
+  std::vector<size_t> counts(bucket_count());
+  for (const Slot& slot : s_.schedule.slots) {
+    const Comm& comm = slot.own ? *s_.hook->comm() : *s_.comm;
+    if (slot.dynamic) counts[slot.bucket] = static_cast<size_t>(comm.size());
+  }
+  for (uint32_t b = 0; b < bucket_count(); b++) {
+    running_.emplace_back(engine_, std::make_shared<StageJob>(state_, b, counts[b]));
+  }
+  if (s_.in_place_slices) slices_.resize(bucket_count());
+  for (uint32_t b = 0; b < slices_.size(); b++) {
+    slices_[b].parts.reserve(s_.in_place_slices->most(b));
+    slices_[b].streaming = s_.buckets->streaming();
+    slices_[b].mutex = &copy_mutex_;
+    slices_[b].gone = &step_.sealed;
+  }
+}
+
+void Step::prepare(const StepStart& start) {
+  step_.begun = start;
+  for (const auto& exchange : s_.exchanges) exchange->prepare();
+  end_.store(End::kAwaited, std::memory_order_relaxed);
+  held_since_ns_ = 0;
+  stopped_.store(Stopped::kNot, std::memory_order_relaxed);
+  deadline_ns_.store(UINT64_MAX, std::memory_order_relaxed);
+  for (std::atomic<uint64_t>& ready_ns : *s_.ready_ns) ready_ns.store(0, std::memory_order_relaxed);
+}
+
+Poll Step::poll() {
+  const StepWord now = s_.readiness->step();
+  device_waits_ = false;
+  if (!active_) {
+    if (now.local() || now.stamp() == step_.stamp) return Poll::kParked;
+    // A step that finish() closed before it started is abandoned here, because the reducer's destructor waits
+    // for its end.
+    if (!now.open() && !step_.sealed) return Poll::kParked;
+    start(now.stamp());
+  }
+  if (s_.comm->failed()) return give_up();
+  apply_deadline();
+  bool advanced = resume();
+  advanced |= collect();
+  watch_pre_step();
+  advanced |= launch();
+  advanced |= submit();
+  advanced |= give_back();
+  const bool all_done = done_ == bucket_count() && collected_ == s_.schedule.slots.size();
+  if (step_.handshake.outcome == StepOutcome::kExhausted) {
+    report_rest(Code::kState);
+  }
+  if (all_done || step_.handshake.outcome != StepOutcome::kReduce) {
+    end();
+    return Poll::kParked;
+  }
+  if (advanced) {
+    idle_polls_ = 0;
+    return Poll::kAdvanced;
+  }
+  // Submitted requests have their own deadlines, and the lane's error names the missing ranks.
+  if (collected_ < submitted_) {
+    waits_.look(*s_.lane, clock_.now_ns());
+    if (!pending_.empty()) watch();
+    return Poll::kWaiting;
+  }
+  watch();
+  return idle();
+}
+
+void Step::start(uint32_t stamp) {
+  active_ = true;
+  step_.start(stamp, s_.comm->size());
+  for (const auto& exchange : s_.exchanges) exchange->start(step_);
+  done_ = skipped_ = reported_up_to_ = 0;
+  submitted_ = collected_ = 0;
+  result_ = late_at_ = 0;
+  preparing_ = returning_ = {};
+  sent_bytes_ = 0;
+  results_.clear();
+  late_.clear();
+  decided_ = false;
+  waits_.clear();
+  s_.lane->share_waits(&waits_.stats());
+  applied_deadline_ns_ = UINT64_MAX;
+  given_up_ns_ = 0;
+  first_launch_ns_ = last_done_ns_ = 0;
+  for (Running& r : running_) {
+    r.done_ns.store(0, std::memory_order_relaxed);
+    r.launch_ns = r.transfer_ns = r.sent_bytes = r.least_bytes = 0;
+    r.stages = 0;
+    r.counted = UINT32_MAX;
+    r.asked = false;
+  }
+}
+
+// Ends the step after the communicator has failed: once its requests have completed and results are in place.
+Poll Step::give_up() {
+  // The hook's communicator fails too, so that its other ranks do not wait for this one.
+  if (s_.hook_lane && !s_.hook->comm()->failed()) s_.hook->comm()->fail(s_.comm->failure().with_ranks({}));
+  if (!stages_ended()) return Poll::kWaiting;
+  for (; collected_ < submitted_; collected_++) {
+    if (!skips(s_.schedule.slots[collected_]) && !request(collected_).done()) return Poll::kWaiting;
+  }
+  if (s_.comm->dumping() || !quiet()) return Poll::kWaiting;
+  // Buckets with a result are copied back completely, so that no gradient is left half written.
+  if (give_back()) return Poll::kAdvanced;
+  if (device_waits_) return Poll::kWaiting;
+  report_rest(s_.comm->failure().code());
+  end();
+  return Poll::kParked;
+}
+
+void Step::end() {
+  active_ = false;
+  s_.lane->share_waits(nullptr);
+  finished_.store(step_.stamp, std::memory_order_release);
+  streams_.release(HeldStreams::kWholeStep);
+}
+
+void Step::watch_pre_step() {
+  if (!step_.opened || !step_.compared || collected_ < s_.schedule.leading || pre_step_done(step_.stamp))
+    return;
+  if (!s_.comm->failed()) pre_step_done_.store(step_.stamp, std::memory_order_release);
+}
+
+// Launches strictly in the plan's order: a full bucket waits for the buckets before it.
+bool Step::launch() {
+  if (!step_.opened || !step_.compared || step_.launched == bucket_count() ||
+      !s_.readiness->full(step_.launched))
+    return false;
+  const uint32_t b = step_.launched;
+  switch (works_on(s_.works.prepare[b], b, &preparing_)) {
+    case Progress::kMore:
+      return true;
+    case Progress::kWaiting:
+      device_waits_ = true;
+      return false;
+    case Progress::kDone:
+      break;
+  }
+  preparing_ = {};
+  step_.launched++;
+  if (step_.buckets[b].skipped) {
+    results_.push_back(b);
+    skipped_++;
+    return true;
+  }
+  running_[b].launch_ns = clock_.now_ns();
+  if (first_launch_ns_ == 0) first_launch_ns_ = running_[b].launch_ns;
+  trace(TraceKind::kLaunch, b, UINT32_MAX, running_[b].launch_ns, running_[b].launch_ns);
+  weft_bucket& view = s_.views->bucket(b);
+  view.step = step_.begun.number;
+  view.divisor = divisor(s_.hook_lane != nullptr);
+  run_stage(b, step_.begun.zeros && (step_.begun.record.flags & HandshakeRecord::kData) == 0);
+  return true;
+}
+
+// Does the next piece of a bucket's works. A bucket that turns out to be skipped needs no others.
+Progress Step::works_on(const std::vector<BucketWork*>& works, uint32_t bucket, WorkRun* run) {
+  for (; run->done < works.size(); run->done++) {
+    if (!std::exchange(run->begun, true)) works[run->done]->begin(step_, bucket);
+    const Progress progress = works[run->done]->piece(step_, bucket);
+    if (progress != Progress::kDone) return progress;
+    run->begun = false;
+    if (run == &preparing_ && step_.buckets[bucket].skipped) break;
+  }
+  return Progress::kDone;
+}
+
+// True when the work on the next bucket no longer accesses it. Called after a failure.
+bool Step::quiet() {
+  return !preparing_.begun || s_.works.prepare[step_.launched][preparing_.done]->quiet();
+}
+
+bool Step::bring_rest(Deadline deadline) {
+  for (uint32_t b = step_.launched; b < bucket_count(); b++) {
+    for (BucketWork* const work : s_.works.prepare[b]) {
+      if (!work->bring(step_, b, deadline)) return false;
+    }
+  }
+  return true;
+}
+
+void Step::hold(const DeviceCall& call, uint32_t stamp, uint32_t bucket) {
+  streams_.add(call, bucket);
+  // The step or the bucket may have ended just before that, and nothing would release the stream later. A
+  // step with another stamp is over as well.
+  if (finished(stamp) || s_.readiness->step().stamp() != stamp) {
+    streams_.release(HeldStreams::kWholeStep);
+  } else if (bucket != HeldStreams::kWholeStep && done(bucket, stamp)) {
+    streams_.release(bucket);
+  }
+}
+
+void Step::apply_deadline() {
+  const uint64_t deadline = deadline_ns_.load(std::memory_order_acquire);
+  if (deadline == applied_deadline_ns_) return;
+  applied_deadline_ns_ = deadline;
+  for (size_t i = collected_; i < submitted_; i++) request(i).deadline = request_deadline();
+}
+
+Deadline Step::request_deadline() const {
+  const uint64_t later = s_.hook->stage_kind() == StageKind::kNothing ? 0 : kStageFirstNs;
+  return Deadline::at(applied_deadline_ns_ + std::min(later, UINT64_MAX - applied_deadline_ns_));
+}
+
+// Checks the deadline while no request is on the lane: a stage is pending, or a gradient is still being
+// copied.
+void Step::watch() {
+  if (++idle_polls_ % kWatchEvery != 0) return;
+  if (!pending_.empty()) s_.comm->context().stages().relieve();
+  if (!Deadline::at(applied_deadline_ns_).expired(clock_)) return;
+  s_.comm->fail(Status::error(Code::kTimeout,
+                              cat("rank ", s_.comm->rank(), ", step ", step_.begun.number,
+                                  " passed its deadline: ", where()),
+                              Evidence::kDeadline)
+                    .with_ranks({s_.comm->rank()})
+                    .with_step(step_.begun.number));
+}
+
+std::string Step::where() const {
+  if (!pending_.empty()) {
+    const auto runs = [&](uint32_t b) { return running_[b].job->running(); };
+    const auto begun = [&](uint32_t b) { return !running_[b].job->out(); };
+    auto found = std::find_if(pending_.begin(), pending_.end(), runs);
+    if (found == pending_.end()) found = std::find_if(pending_.begin(), pending_.end(), begun);
+    const uint32_t b = found != pending_.end() ? *found : pending_.front();
+    if (s_.plan.buckets[b].sparse && !running_[b].asked) {
+      return cat("the sparse entries of ", s_.plan.text(s_.manifest, b), " are being summed");
+    }
+    std::string stage = cat("hook '", s_.hook->name(), "' has not completed stage ", stage_of(b), " of ",
+                            s_.plan.text(s_.manifest, b));
+    if (found != pending_.end()) return stage;
+    return cat(stage, ", which waits until another stage or call of a hook in this context returns");
+  }
+  if (collected_ < submitted_) {
+    const Slot& slot = s_.schedule.slots[collected_];
+    if (slot.exchange != nullptr) return slot.exchange->awaited();
+    if (slot.kind == Slot::Kind::kCounts) {
+      return cat("the exchange of counts has not completed for collective ", slot.index, " of ",
+                 s_.plan.text(s_.manifest, slot.bucket));
+    }
+    return cat("collective ", slot.index, " of ", s_.plan.text(s_.manifest, slot.bucket),
+               " has not completed");
+  }
+  if (step_.launched < bucket_count()) {
+    const char* const what = preparing_.begun ? s_.works.prepare[step_.launched][preparing_.done]->awaited()
+                                              : " are not ready, or are being copied by weft_reducer_ready";
+    return cat("gradients of ", s_.plan.text(s_.manifest, step_.launched), what);
+  }
+  if (submitted_ >= end_slot_ && end_.load() == End::kAwaited) return "this rank has not called finish";
+  if (s_.works.gate != nullptr && !decided_) return s_.works.gate->awaited();
+  return "results are being copied into the gradients";
+}
+
+const char* Step::departure_hint() const {
+  return s_.uneven
+             ? "; a rank without data calls weft_reducer_join, which returns when no rank has any, before it "
+               "leaves"
+             : "; if ranks may have different numbers of steps, create the reducer with WEFT_REDUCER_UNEVEN "
+               "and call weft_reducer_join on each rank that has no more data";
+}
+
+FlightStep Step::flight_step() const {
+  FlightStep now;
+  now.buckets = bucket_count();
+  if (!active_) return now;
+  now.step = step_.begun.number;
+  now.launched = step_.launched;
+  now.done = done_;
+  now.where = where();
+  return now;
+}
+
+Step::Times Step::times(uint32_t bucket) const {
+  const Running& r = running_[bucket];
+  const StepContext::Bucket& here = step_.buckets[bucket];
+  return {(*s_.ready_ns)[bucket].load(std::memory_order_relaxed),
+          r.launch_ns,
+          done_ns(bucket),
+          r.transfer_ns,
+          r.sent_bytes,
+          r.least_bytes,
+          here.absent,
+          here.skipped,
+          here.skipped ? std::nullopt : r.job->error_memory()};
+}
+
+uint64_t Step::memory_bytes() const {
+  uint64_t jobs = 0;
+  for (const Running& running : running_) jobs += running.job->memory_bytes();
+  for (const auto& exchange : s_.exchanges) jobs += exchange->memory_bytes();
+  for (const auto& work : s_.works.all) jobs += work->memory_bytes();
+  return sizeof *this + jobs + running_.size() * sizeof(Running) +
+         (pending_.capacity() + results_.capacity() + late_.capacity()) * sizeof(uint32_t) +
+         waits_.memory_bytes() + streams_.memory_bytes();
+}
+
+void Step::trace(TraceKind kind, uint32_t bucket, uint32_t stage, uint64_t begin_ns, uint64_t end_ns) {
+  TraceSink* const sink = s_.comm->context().trace();
+  if (sink == nullptr) return;
+  TraceEvent event;
+  event.kind = kind;
+  // The event of a bucket has the name of its first parameter.
+  event.name = s_.manifest.params[s_.plan.buckets[bucket].params.front()].name.c_str();
+  event.begin_ns = begin_ns;
+  event.end_ns = end_ns;
+  event.rank = s_.comm->rank();
+  event.lane = s_.lane->key().id;
+  event.bucket = bucket;
+  event.stage = stage;
+  event.index = step_.begun.number;
+  event.bytes = s_.plan.buckets[bucket].bytes();
+  sink->record(event);
+}
+
+}  // namespace weft
