@@ -20,8 +20,7 @@ Step::Step(std::shared_ptr<ReducerState> state)
       s_(*state_),
       engine_(s_.comm->context().engine()),
       clock_(s_.comm->context().clock()),
-      end_slot_(find_end()),
-      waits_(s_.comm->rank(), s_.comm->size()),
+      collectives_(s_, step_, buckets_, copy_mutex_),
       streams_(s_.comm->context().gate()) {
   step_.buckets.resize(bucket_count());
   pending_.reserve(bucket_count());
@@ -33,23 +32,14 @@ Step::Step(std::shared_ptr<ReducerState> state)
     if (slot.dynamic) counts[slot.bucket] = static_cast<size_t>(comm.size());
   }
   for (uint32_t b = 0; b < bucket_count(); b++) {
-    running_.emplace_back(engine_, std::make_shared<StageJob>(state_, b, counts[b]));
-  }
-  if (s_.in_place_slices) slices_.resize(bucket_count());
-  for (uint32_t b = 0; b < slices_.size(); b++) {
-    slices_[b].parts.reserve(s_.in_place_slices->most(b));
-    slices_[b].streaming = s_.buckets->streaming();
-    slices_[b].mutex = &copy_mutex_;
-    slices_[b].gone = &step_.sealed;
+    buckets_.emplace_back(engine_, std::make_shared<StageJob>(state_, b, counts[b]));
   }
 }
 
 void Step::prepare(const StepStart& start) {
   step_.begun = start;
   for (const auto& exchange : s_.exchanges) exchange->prepare();
-  end_.store(End::kAwaited, std::memory_order_relaxed);
-  held_since_ns_ = 0;
-  stopped_.store(Stopped::kNot, std::memory_order_relaxed);
+  collectives_.prepare();
   deadline_ns_.store(UINT64_MAX, std::memory_order_relaxed);
   for (std::atomic<uint64_t>& ready_ns : *s_.ready_ns) ready_ns.store(0, std::memory_order_relaxed);
 }
@@ -70,9 +60,9 @@ Poll Step::poll() {
   advanced |= collect();
   watch_pre_step();
   advanced |= launch();
-  advanced |= submit();
+  advanced |= collectives_.submit(request_deadline());
   advanced |= give_back();
-  const bool all_done = done_ == bucket_count() && collected_ == s_.schedule.slots.size();
+  const bool all_done = done_ == bucket_count() && collectives_.over();
   if (step_.handshake.outcome == StepOutcome::kExhausted) {
     report_rest(Code::kState);
   }
@@ -85,8 +75,8 @@ Poll Step::poll() {
     return Poll::kAdvanced;
   }
   // Submitted requests have their own deadlines, and the lane's error names the missing ranks.
-  if (collected_ < submitted_) {
-    waits_.look(*s_.lane, clock_.now_ns());
+  if (collectives_.waiting()) {
+    collectives_.waits().look(*s_.lane, clock_.now_ns());
     if (!pending_.empty()) watch();
     return Poll::kWaiting;
   }
@@ -99,25 +89,17 @@ void Step::start(uint32_t stamp) {
   step_.start(stamp, s_.comm->size());
   for (const auto& exchange : s_.exchanges) exchange->start(step_);
   done_ = skipped_ = reported_up_to_ = 0;
-  submitted_ = collected_ = 0;
   result_ = late_at_ = 0;
   preparing_ = returning_ = {};
-  sent_bytes_ = 0;
   results_.clear();
   late_.clear();
   decided_ = false;
-  waits_.clear();
-  s_.lane->share_waits(&waits_.stats());
+  collectives_.start();
+  s_.lane->share_waits(&waits());
   applied_deadline_ns_ = UINT64_MAX;
   given_up_ns_ = 0;
   first_launch_ns_ = last_done_ns_ = 0;
-  for (Running& r : running_) {
-    r.done_ns.store(0, std::memory_order_relaxed);
-    r.launch_ns = r.transfer_ns = r.sent_bytes = r.least_bytes = 0;
-    r.stages = 0;
-    r.counted = UINT32_MAX;
-    r.asked = false;
-  }
+  for (BucketRun& bucket : buckets_) bucket.start();
 }
 
 // Ends the step after the communicator has failed: once its requests have completed and results are in place.
@@ -125,9 +107,7 @@ Poll Step::give_up() {
   // The hook's communicator fails too, so that its other ranks do not wait for this one.
   if (s_.hook_lane && !s_.hook->comm()->failed()) s_.hook->comm()->fail(s_.comm->failure().with_ranks({}));
   if (!stages_ended()) return Poll::kWaiting;
-  for (; collected_ < submitted_; collected_++) {
-    if (!skips(s_.schedule.slots[collected_]) && !request(collected_).done()) return Poll::kWaiting;
-  }
+  if (!collectives_.settled()) return Poll::kWaiting;
   if (s_.comm->dumping() || !quiet()) return Poll::kWaiting;
   // Buckets with a result are copied back completely, so that no gradient is left half written.
   if (give_back()) return Poll::kAdvanced;
@@ -144,9 +124,17 @@ void Step::end() {
   streams_.release(HeldStreams::kWholeStep);
 }
 
+// Collects a collective, and runs the stage after it.
+bool Step::collect() {
+  const StepCollectives::Collected collected = collectives_.collect();
+  // A rank that starts a step has finished the one before.
+  if (collected.all_began) commit(step_.begun.number);
+  if (collected.bucket != StepCollectives::kNone) run_stage(collected.bucket);
+  return collected.any;
+}
+
 void Step::watch_pre_step() {
-  if (!step_.opened || !step_.compared || collected_ < s_.schedule.leading || pre_step_done(step_.stamp))
-    return;
+  if (!step_.opened || !step_.compared || !collectives_.first_over() || pre_step_done(step_.stamp)) return;
   if (!s_.comm->failed()) pre_step_done_.store(step_.stamp, std::memory_order_release);
 }
 
@@ -172,12 +160,12 @@ bool Step::launch() {
     skipped_++;
     return true;
   }
-  running_[b].launch_ns = clock_.now_ns();
-  if (first_launch_ns_ == 0) first_launch_ns_ = running_[b].launch_ns;
-  trace(TraceKind::kLaunch, b, UINT32_MAX, running_[b].launch_ns, running_[b].launch_ns);
+  buckets_[b].launch_ns = clock_.now_ns();
+  if (first_launch_ns_ == 0) first_launch_ns_ = buckets_[b].launch_ns;
+  trace(TraceKind::kLaunch, b, UINT32_MAX, buckets_[b].launch_ns, buckets_[b].launch_ns);
   weft_bucket& view = s_.views->bucket(b);
   view.step = step_.begun.number;
-  view.divisor = divisor(s_.hook_lane != nullptr);
+  view.divisor = collectives_.divisor(s_.hook_lane != nullptr);
   run_stage(b, step_.begun.zeros && (step_.begun.record.flags & HandshakeRecord::kData) == 0);
   return true;
 }
@@ -223,7 +211,7 @@ void Step::apply_deadline() {
   const uint64_t deadline = deadline_ns_.load(std::memory_order_acquire);
   if (deadline == applied_deadline_ns_) return;
   applied_deadline_ns_ = deadline;
-  for (size_t i = collected_; i < submitted_; i++) request(i).deadline = request_deadline();
+  collectives_.set_deadline(request_deadline());
 }
 
 Deadline Step::request_deadline() const {
@@ -247,35 +235,26 @@ void Step::watch() {
 
 std::string Step::where() const {
   if (!pending_.empty()) {
-    const auto runs = [&](uint32_t b) { return running_[b].job->running(); };
-    const auto begun = [&](uint32_t b) { return !running_[b].job->out(); };
+    const auto runs = [&](uint32_t b) { return buckets_[b].job->running(); };
+    const auto begun = [&](uint32_t b) { return !buckets_[b].job->out(); };
     auto found = std::find_if(pending_.begin(), pending_.end(), runs);
     if (found == pending_.end()) found = std::find_if(pending_.begin(), pending_.end(), begun);
     const uint32_t b = found != pending_.end() ? *found : pending_.front();
-    if (s_.plan.buckets[b].sparse && !running_[b].asked) {
+    if (s_.plan.buckets[b].sparse && !buckets_[b].asked) {
       return cat("the sparse entries of ", s_.plan.text(s_.manifest, b), " are being summed");
     }
-    std::string stage = cat("hook '", s_.hook->name(), "' has not completed stage ", stage_of(b), " of ",
-                            s_.plan.text(s_.manifest, b));
+    std::string stage = cat("hook '", s_.hook->name(), "' has not completed stage ", buckets_[b].stage(),
+                            " of ", s_.plan.text(s_.manifest, b));
     if (found != pending_.end()) return stage;
     return cat(stage, ", which waits until another stage or call of a hook in this context returns");
   }
-  if (collected_ < submitted_) {
-    const Slot& slot = s_.schedule.slots[collected_];
-    if (slot.exchange != nullptr) return slot.exchange->awaited();
-    if (slot.kind == Slot::Kind::kCounts) {
-      return cat("the exchange of counts has not completed for collective ", slot.index, " of ",
-                 s_.plan.text(s_.manifest, slot.bucket));
-    }
-    return cat("collective ", slot.index, " of ", s_.plan.text(s_.manifest, slot.bucket),
-               " has not completed");
-  }
+  if (collectives_.waiting()) return collectives_.awaited();
   if (step_.launched < bucket_count()) {
     const char* const what = preparing_.begun ? s_.works.prepare[step_.launched][preparing_.done]->awaited()
                                               : " are not ready, or are being copied by weft_reducer_ready";
     return cat("gradients of ", s_.plan.text(s_.manifest, step_.launched), what);
   }
-  if (submitted_ >= end_slot_ && end_.load() == End::kAwaited) return "this rank has not called finish";
+  if (collectives_.awaits_finish()) return "this rank has not called finish";
   if (s_.works.gate != nullptr && !decided_) return s_.works.gate->awaited();
   return "results are being copied into the gradients";
 }
@@ -300,7 +279,7 @@ FlightStep Step::flight_step() const {
 }
 
 Step::Times Step::times(uint32_t bucket) const {
-  const Running& r = running_[bucket];
+  const BucketRun& r = buckets_[bucket];
   const StepContext::Bucket& here = step_.buckets[bucket];
   return {(*s_.ready_ns)[bucket].load(std::memory_order_relaxed),
           r.launch_ns,
@@ -315,12 +294,12 @@ Step::Times Step::times(uint32_t bucket) const {
 
 uint64_t Step::memory_bytes() const {
   uint64_t jobs = 0;
-  for (const Running& running : running_) jobs += running.job->memory_bytes();
+  for (const BucketRun& running : buckets_) jobs += running.job->memory_bytes();
   for (const auto& exchange : s_.exchanges) jobs += exchange->memory_bytes();
   for (const auto& work : s_.works.all) jobs += work->memory_bytes();
-  return sizeof *this + jobs + running_.size() * sizeof(Running) +
+  return sizeof *this + jobs + buckets_.size() * sizeof(BucketRun) +
          (pending_.capacity() + results_.capacity() + late_.capacity()) * sizeof(uint32_t) +
-         waits_.memory_bytes() + streams_.memory_bytes();
+         collectives_.memory_bytes() + streams_.memory_bytes();
 }
 
 void Step::trace(TraceKind kind, uint32_t bucket, uint32_t stage, uint64_t begin_ns, uint64_t end_ns) {

@@ -23,9 +23,9 @@
 #include "reducer/bucket/results.h"
 #include "reducer/feature/devices/held_streams.h"
 #include "reducer/state.h"
-#include "reducer/step/stage_job.h"
+#include "reducer/step/bucket_run.h"
+#include "reducer/step/step_collectives.h"
 #include "reducer/step/step_context.h"
-#include "reducer/step/waits.h"
 
 namespace weft {
 
@@ -38,27 +38,19 @@ class Step final : public Task, public FlightSource {
   void prepare(const StepStart& start);
   // Sets the deadline when finish is called: the step fails when it passes.
   void set_deadline(Deadline deadline) { deadline_ns_.store(deadline.ns(), std::memory_order_release); }
-  // Permits the step's end. The collective at find_end() waits for this call, so that a rank that fails the
-  // step can notify the others before they have results. Called by finish, and by other calls that need the
-  // results of all buckets.
-  void let_end() { end_.store(End::kFree, std::memory_order_release); }
-  // Permits the step's end if this bucket's result needs it. wait_param calls it. Any thread.
-  void let_end_for(uint32_t bucket);
-  // Stops the step for weft_reducer_fail: it submits no further collective that takes place, until let_end.
-  void stop() { end_.store(End::kStopped, std::memory_order_release); }
-  enum class Stopped : uint8_t {
-    kNot,
-    kInTime,   // every other rank still needs this rank in the rest of the step
-    kTooLate,  // some rank may already have all that it needs from this one
-  };
-  Stopped stopped() const { return stopped_.load(std::memory_order_acquire); }
+  // Permits the step's end: called by finish, and by other calls that need the results of all buckets.
+  void let_end() { collectives_.let_end(); }
+  void let_end_for(uint32_t bucket) { collectives_.let_end_for(bucket); }  // any thread
+  void stop() { collectives_.stop(); }                                     // for weft_reducer_fail
+  using Stopped = StepCollectives::Stopped;
+  Stopped stopped() const { return collectives_.stopped(); }
   // Ends all writing of gradients when finish gives up on a stage that does not return. The step continues if
   // the stage does return. False if a write in progress, by this process or a device, does not end by the
   // deadline.
   bool seal(Deadline deadline);
   // Returns the clock time at which the bucket's result was in the gradients, in a step that may still run.
   // done() reports whether that is so. Any thread.
-  uint64_t done_ns(uint32_t bucket) const { return running_[bucket].done_ns.load(std::memory_order_relaxed); }
+  uint64_t done_ns(uint32_t bucket) const { return buckets_[bucket].done_ns.load(std::memory_order_relaxed); }
   // Sets the deadline of the step if finish has not set one. Any thread.
   void limit(Deadline deadline) {
     uint64_t none = UINT64_MAX;
@@ -73,14 +65,14 @@ class Step final : public Task, public FlightSource {
   bool finished(uint32_t stamp) const { return reached(finished_.load(std::memory_order_acquire), stamp); }
   // True if the bucket's result is in the gradients, in the step of this stamp. Any thread.
   bool done(uint32_t bucket, uint32_t stamp) const {
-    return reached(running_[bucket].done.load(std::memory_order_acquire), stamp);
+    return reached(buckets_[bucket].done.load(std::memory_order_acquire), stamp);
   }
   // True if the pre-step of the step of this stamp has completed. Any thread.
   bool pre_step_done(uint32_t stamp) const { return pre_step_done_.load(std::memory_order_acquire) == stamp; }
   // Records that the Step object before a re-plan ended the step of this stamp. results: its results are in
   // place.
   void adopt(uint32_t stamp, bool results) {
-    for (Running& r : running_) r.done.store(results ? stamp : 0, std::memory_order_release);
+    for (BucketRun& r : buckets_) r.done.store(results ? stamp : 0, std::memory_order_release);
     finished_.store(stamp, std::memory_order_release);
   }
   // Returns a step number: every rank has finished all steps below it.
@@ -124,18 +116,18 @@ class Step final : public Task, public FlightSource {
   uint32_t skipped() const { return skipped_; }  // buckets
   // Describes what the step waits for, or where it failed.
   std::string where() const;
-  WaitStats& waits() { return waits_.stats(); }
+  WaitStats& waits() { return collectives_.waits().stats(); }
   // Bytes that this rank sends for the step's collectives if each uses the least traffic possible.
-  uint64_t sent_bytes() const { return sent_bytes_; }
+  uint64_t sent_bytes() const { return collectives_.sent_bytes(); }
   // True if a stage was given up while it was pending: its thread may still write into the bucket and the
   // scratch. Any thread, once the step is finished and stage_out() is false.
   bool stage_given_up() const {
-    return std::any_of(running_.begin(), running_.end(),
-                       [](const Running& r) { return r.job->unfinished(); });
+    return std::any_of(buckets_.begin(), buckets_.end(),
+                       [](const BucketRun& r) { return r.job->unfinished(); });
   }
   // True if a stage's call has not returned, or its caller still holds the job's state. Any thread.
   bool stage_out() const {
-    return std::any_of(running_.begin(), running_.end(), [](const Running& r) {
+    return std::any_of(buckets_.begin(), buckets_.end(), [](const BucketRun& r) {
       const std::shared_ptr<StageJob> seen = r.job;  // releasing this copy acquires the last holder's writes
       return seen.use_count() > 2;
     });
@@ -150,28 +142,7 @@ class Step final : public Task, public FlightSource {
   const char* departure_hint() const override;
 
  private:
-  // The progress of a bucket in the current step.
-  struct Running {
-    Running(Engine& engine, std::shared_ptr<StageJob> its_job) : waiter(engine), job(std::move(its_job)) {}
-    StageWaiter waiter;
-    const std::shared_ptr<StageJob> job;
-    std::atomic<uint32_t> done{0};  // the stamp of the last step in which its result arrived
-    std::atomic<uint64_t> done_ns{0};
-    uint64_t launch_ns = 0;
-    uint64_t transfer_ns = 0;
-    uint64_t sent_bytes = 0;
-    uint64_t least_bytes = 0;
-    uint64_t generation = 0;        // of the pending stage
-    uint64_t stage_began_ns = 0;    // sparse gradients, while a trace runs
-    uint32_t stages = 0;            // completed
-    uint64_t count = 0;             // dynamic_count; 0 skips the following optional collective
-    uint32_t counted = UINT32_MAX;  // the dynamic collective that the job's counts belong to
-    uint64_t moved = 0;             // the largest of those counts
-    bool asked = false;             // sparse gradients: the pending stage is the hook's
-  };
-
   static constexpr uint32_t kNone = UINT32_MAX;
-  enum class End : uint8_t { kAwaited, kFree, kStopped };
 
   void start(uint32_t stamp);
   Poll give_up();
@@ -188,7 +159,6 @@ class Step final : public Task, public FlightSource {
   };
   Progress works_on(const std::vector<BucketWork*>& works, uint32_t bucket, WorkRun* run);
   bool quiet();
-  bool submit();
   bool give_back();
   void apply_deadline();
   Deadline request_deadline() const;
@@ -200,32 +170,16 @@ class Step final : public Task, public FlightSource {
     return last == stamp || (last != 0 && static_cast<int32_t>(last - stamp) > 0);
   }
   void watch_pre_step();
-  void own_failed(const Slot& slot);
-  double divisor(bool own) const;
-  bool may_submit(const Slot& slot) const;
-  bool held_up();
-  static constexpr uint64_t kHoldNs = 250'000'000;  // the longest wait for finish
-  bool all_need_rest() const;
-  bool needs(const Slot& slot, int rank) const;
-  size_t find_end() const;
-  bool skips(const Slot& slot) const;
-  bool left_out(const Slot& slot) const;
-  bool allowed(const Slot& slot);
-  void counted(const Slot& slot);
-  void fill(const Slot& slot, CollectiveArgs* args);
-  void show_micro_batches(const Slot& slot, CollectiveArgs* args) const;
   bool next_result();
   void run_stage(uint32_t bucket, bool joins = false);
   void call_hook(uint32_t bucket, weft_stage stage, bool joins);
-  uint32_t stage_of(uint32_t bucket) const;
   bool run_here(StageJob& job);
   bool settle(uint32_t bucket);
   bool stages_ended();
   // Returns kWaiting while only the clock or a device can continue the step. That is a device to be polled
   // again, a deadline that a stream waits for, or the bounded wait for finish.
   Poll idle() const {
-    const bool held = held_since_ns_ != 0 && end_.load(std::memory_order_acquire) == End::kAwaited;
-    return held || device_waits_ || streams_.any() ? Poll::kWaiting : Poll::kParked;
+    return collectives_.held() || device_waits_ || streams_.any() ? Poll::kWaiting : Poll::kParked;
   }
   // Sparse buckets (step_sparse.cpp).
   SparseGradient& sparse(uint32_t bucket) const;
@@ -237,13 +191,11 @@ class Step final : public Task, public FlightSource {
   bool work_on_sparse(uint32_t bucket);
   void sparse_failed(uint32_t bucket, const Status& status);
   void stage_done(uint32_t bucket, uint64_t began_ns, uint64_t ended_ns);
-  void stage_failed(uint32_t bucket, const Status& status);
   void bucket_done(uint32_t bucket);
   void report(uint32_t bucket, Code code);
   void report_rest(Code code);
   void trace(TraceKind kind, uint32_t bucket, uint32_t stage, uint64_t begin_ns, uint64_t end_ns);
   uint32_t bucket_count() const { return static_cast<uint32_t>(state_->plan.buckets.size()); }
-  Request& request(size_t position) { return requests_[position % requests_.size()]; }
 
   const std::shared_ptr<ReducerState> state_;
   ReducerState& s_;
@@ -251,37 +203,26 @@ class Step final : public Task, public FlightSource {
   Clock& clock_;
 
   StepContext step_;
+  BucketRuns buckets_;
+  std::mutex copy_mutex_;  // held while a piece of a gradient is written, or read by a collective
+  StepCollectives collectives_;
   std::atomic<uint64_t> deadline_ns_{UINT64_MAX};
-  std::atomic<End> end_{End::kAwaited};
-  std::atomic<Stopped> stopped_{Stopped::kNot};
   std::atomic<uint32_t> finished_{0};
   std::atomic<uint32_t> pre_step_done_{0};
   std::atomic<uint64_t> committed_{0};
 
-  const size_t end_slot_;  // position of the collective that waits for let_end; the number of slots if none
-  uint64_t held_since_ns_ = 0;  // since when only finish holds that collective back; 0: not yet
   bool active_ = false;
-  std::mutex copy_mutex_;            // held while a piece of a gradient is written, or read by a collective
-  std::vector<InputSlices> slices_;  // per bucket, if parts of gradients stay in place
-  WorkRun preparing_;                // the next bucket to be launched
-  uint32_t done_ = 0;                // buckets
-  uint32_t reported_up_to_ = 0;      // report_rest has reported the buckets below it that have no result
-  size_t submitted_ = 0;             // positions in the schedule
-  size_t collected_ = 0;
+  WorkRun preparing_;            // the next bucket to be launched
+  uint32_t done_ = 0;            // buckets
+  uint32_t reported_up_to_ = 0;  // report_rest has reported the buckets below it that have no result
   uint64_t applied_deadline_ns_ = UINT64_MAX;
   uint32_t idle_polls_ = 0;
   std::string left_text_;
   uint64_t given_up_ns_ = 0;  // when the failure was noticed; 0: there is none
   uint32_t skipped_ = 0;
   bool decided_ = false;  // the gate has decided about the results
-  uint64_t sent_bytes_ = 0;
   uint64_t first_launch_ns_ = 0;
   uint64_t last_done_ns_ = 0;
-  std::deque<Running> running_;       // per bucket
-  std::array<Request, 64> requests_;  // requests at the positions [collected_, submitted_)
-  std::array<uint64_t, 64> submitted_ns_{};
-  uint64_t collected_ns_ = 0;  // when the last collective ended
-  Waits waits_;
   std::vector<uint32_t> pending_;  // buckets whose stage completes later
   std::vector<uint32_t> results_;  // buckets whose last stage has run, in that order
   size_t result_ = 0;              // position in results_

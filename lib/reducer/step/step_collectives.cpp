@@ -1,11 +1,11 @@
-// The collectives of a step: submitted in the schedule's order as soon as possible, and collected in the same
-// order. Called from Step::poll.
+#include "reducer/step/step_collectives.h"
+
 #include <algorithm>
 
 #include "base/splitmix.h"
 #include "base/text.h"
+#include "core/context.h"
 #include "reducer/step/counts.h"
-#include "reducer/step/step.h"
 
 namespace weft {
 namespace {
@@ -20,27 +20,57 @@ bool needs_all(const CollectiveArgs& args, int rank) {
 
 }  // namespace
 
+StepCollectives::StepCollectives(ReducerState& state, StepContext& step, BucketRuns& buckets,
+                                 std::mutex& writing)
+    : s_(state),
+      step_(step),
+      buckets_(buckets),
+      engine_(state.comm->context().engine()),
+      clock_(state.comm->context().clock()),
+      end_slot_(find_end()),
+      waits_(state.comm->rank(), state.comm->size()) {
+  if (s_.in_place_slices) slices_.resize(bucket_count());
+  for (uint32_t b = 0; b < slices_.size(); b++) {
+    slices_[b].parts.reserve(s_.in_place_slices->most(b));
+    slices_[b].streaming = s_.buckets->streaming();
+    slices_[b].mutex = &writing;
+    slices_[b].gone = &step_.sealed;
+  }
+}
+
+void StepCollectives::prepare() {
+  end_.store(End::kAwaited, std::memory_order_relaxed);
+  held_since_ns_ = 0;
+  stopped_.store(Stopped::kNot, std::memory_order_relaxed);
+}
+
+void StepCollectives::start() {
+  submitted_ = collected_ = 0;
+  sent_bytes_ = 0;
+  waits_.clear();
+}
+
 // Returns the divisor of averages over the hook's communicator (own), or over the reducer's.
-double Step::divisor(bool own) const {
+double StepCollectives::divisor(bool own) const {
   if (!own) return step_.handshake.divisor;
   return step_.handshake.divisor / s_.comm->size() * s_.hook->comm()->size();
 }
 
 // True for a slot that all ranks skip in this step.
-bool Step::skips(const Slot& slot) const {
+bool StepCollectives::skips(const Slot& slot) const {
   return slot.exchange != nullptr ? slot.exchange->left_out(step_) : step_.buckets[slot.bucket].skipped;
 }
 
 // True for a bucket's collective that does not take place in this step, on any rank.
-bool Step::left_out(const Slot& slot) const {
+bool StepCollectives::left_out(const Slot& slot) const {
   if (slot.exchange != nullptr) return false;
-  const Running& running = running_[slot.bucket];
+  const BucketRun& running = buckets_[slot.bucket];
   return (slot.optional && running.count == 0) || (slot.dynamic && running.moved == 0);
 }
 
-bool Step::may_submit(const Slot& slot) const {
+bool StepCollectives::may_submit(const Slot& slot) const {
   if (slot.exchange != nullptr) return slot.exchange->ready(step_);
-  const Running& running = running_[slot.bucket];
+  const BucketRun& running = buckets_[slot.bucket];
   if (slot.bucket >= step_.launched) return false;
   if (step_.buckets[slot.bucket].skipped) return true;
   return running.stages > slot.index && (!slot.dynamic || running.counted == slot.index);
@@ -48,7 +78,7 @@ bool Step::may_submit(const Slot& slot) const {
 
 // True if the collective takes place in every step and `rank` cannot complete it before this rank has started
 // it.
-bool Step::needs(const Slot& slot, int rank) const {
+bool StepCollectives::needs(const Slot& slot, int rank) const {
   const bool conditional = slot.own || slot.optional || slot.dynamic ||
                            (slot.kind == Slot::Kind::kSparse && (slot.index > 0 || s_.fixed));
   return !conditional && needs_all(slot.args, rank);
@@ -58,7 +88,7 @@ bool Step::needs(const Slot& slot, int rank) const {
 // it needs this rank. The result is the smallest of these positions. If that is long before the step's end,
 // or unknown, the result is the last bucket's first collective. The other buckets then overlap with the
 // backward pass.
-size_t Step::find_end() const {
+size_t StepCollectives::find_end() const {
   const std::vector<Slot>& slots = s_.schedule.slots;
   size_t end = slots.size();
   for (int r = 0; r < s_.comm->size(); r++) {
@@ -78,7 +108,7 @@ size_t Step::find_end() const {
   return end;
 }
 
-void Step::let_end_for(uint32_t bucket) {
+void StepCollectives::let_end_for(uint32_t bucket) {
   const std::vector<Slot>& slots = s_.schedule.slots;
   const auto comes_to = [&](const Slot& slot) { return slot.of_bucket() && slot.bucket == bucket; };
   if (std::none_of(slots.begin() + static_cast<ptrdiff_t>(end_slot_), slots.end(), comes_to)) return;
@@ -88,7 +118,7 @@ void Step::let_end_for(uint32_t bucket) {
 
 // True if the next collective must not be submitted yet: the step's end waits for finish, or fail stopped the
 // step.
-bool Step::held_up() {
+bool StepCollectives::held_up() {
   const End end = end_.load(std::memory_order_acquire);
   if (end == End::kFree || (end == End::kAwaited && submitted_ < end_slot_)) return false;
   if (end == End::kAwaited) {
@@ -108,7 +138,7 @@ bool Step::held_up() {
 
 // True if every other rank needs this one in the rest of the step. The next collective is known to take
 // place.
-bool Step::all_need_rest() const {
+bool StepCollectives::all_need_rest() const {
   const auto passed_over = [&](const Slot& slot) {
     if (slot.exchange != nullptr) return skips(slot);
     if (!step_.begun.fixed) return false;
@@ -128,32 +158,32 @@ bool Step::all_need_rest() const {
 }
 
 // Checks that the hook's count is within what it declared.
-bool Step::allowed(const Slot& slot) {
+bool StepCollectives::allowed(const Slot& slot) {
   if (slot.kind != Slot::Kind::kCounts) return true;
   const uint64_t most = s_.schedule.slots[submitted_ + 1].args.count;
-  const uint64_t count = running_[slot.bucket].count;
+  const uint64_t count = buckets_[slot.bucket].count;
   if (count <= most) return true;
-  stage_failed(slot.bucket,
-               Status::error(Code::kHook,
-                             cat("hook '", s_.hook->name(), "' counts ", count, " for collective ",
-                                 slot.index, " (weft_stage.dynamic_count), but declared at most ", most)));
+  fail_stage(s_, step_, buckets_[slot.bucket], slot.bucket,
+             Status::error(Code::kHook,
+                           cat("hook '", s_.hook->name(), "' counts ", count, " for collective ", slot.index,
+                               " (weft_stage.dynamic_count), but declared at most ", most)));
   return false;
 }
 
 // Fills in the arguments of a slot's collective that are known only now.
-void Step::fill(const Slot& slot, CollectiveArgs* args) {
+void StepCollectives::fill(const Slot& slot, CollectiveArgs* args) {
   args->postscale = slot.average ? 1.0 / divisor(slot.own) : 1.0;
   if (args->coll == Coll::kReduce && args->peer != s_.comm->rank()) args->dst = nullptr;
   if (slot.exchange != nullptr) {
     slot.exchange->fill(step_, args);
   } else if (slot.kind == Slot::Kind::kCounts) {
-    args->src = reinterpret_cast<const std::byte*>(&running_[slot.bucket].count);
-    args->dst = reinterpret_cast<std::byte*>(running_[slot.bucket].job->counts.data());
+    args->src = reinterpret_cast<const std::byte*>(&buckets_[slot.bucket].count);
+    args->dst = reinterpret_cast<std::byte*>(buckets_[slot.bucket].job->counts.data());
   } else if (slot.kind == Slot::Kind::kSparse) {
-    sparse(slot.bucket).fill(slot.index, args);
+    s_.sparse->of(s_.plan.buckets[slot.bucket].params.front())->fill(slot.index, args);
     args->ordered = s_.ordered && is_reduction(args->coll);
   } else if (slot.dynamic) {
-    args->count = running_[slot.bucket].moved;
+    args->count = buckets_[slot.bucket].moved;
   } else if (s_.device_bucket(slot.bucket)) {
     args->device = s_.device_buckets->call(slot.bucket);
   } else if (s_.in_place_slices && slot.kind == Slot::Kind::kBucket) {
@@ -165,7 +195,7 @@ void Step::fill(const Slot& slot, CollectiveArgs* args) {
 
 // Puts micro_batches into the descriptor, which the ranks compare. A descriptor with a root has no field for
 // it. There an average shows it by its scale, and if a stage divides, the number is mixed into the tag.
-void Step::show_micro_batches(const Slot& slot, CollectiveArgs* args) const {
+void StepCollectives::show_micro_batches(const Slot& slot, CollectiveArgs* args) const {
   const uint32_t micro_batches = step_.begun.record.micro_batches;
   args->micro_batches = micro_batches;
   if (has_root(args->coll) && !slot.average) {
@@ -174,7 +204,7 @@ void Step::show_micro_batches(const Slot& slot, CollectiveArgs* args) const {
 }
 
 // Submits strictly in the schedule's order.
-bool Step::submit() {
+bool StepCollectives::submit(Deadline deadline) {
   const size_t before = submitted_;
   while (submitted_ < s_.schedule.slots.size() && submitted_ - collected_ < requests_.size()) {
     const Slot& slot = s_.schedule.slots[submitted_];
@@ -189,13 +219,13 @@ bool Step::submit() {
     next.start_ns = 0;
     next.args = slot.args;
     fill(slot, &next.args);
-    next.deadline = request_deadline();
+    next.deadline = deadline;
     // The ranks compare the divisor, also if a stage divides by it.
     if (!s_.uneven && slot.of_bucket()) show_micro_batches(slot, &next.args);
     // The step in the tag keeps a rank that left out a collective in this step alone from matching one of the
     // next step.
     const bool hooked = slot.kind == Slot::Kind::kBucket || slot.kind == Slot::Kind::kCounts;
-    const uint64_t step = hooked ? running_[slot.bucket].job->step() : step_.begun.number;
+    const uint64_t step = hooked ? buckets_[slot.bucket].job->step() : step_.begun.number;
     if (slot.numbered) next.args.tag |= step_tag(step);
     if (!s_.uneven) next.args.tag |= std::min(step_.begun.local_steps, kTagLocalSteps);
     if (left_out(slot)) {
@@ -204,7 +234,7 @@ bool Step::submit() {
       const Comm& comm = slot.own ? *s_.hook->comm() : *s_.comm;
       const uint64_t bytes = least_bytes(next.args, comm.size());
       if (slot.counted) sent_bytes_ += bytes;
-      if (slot.of_bucket()) running_[slot.bucket].least_bytes += bytes;
+      if (slot.of_bucket()) buckets_[slot.bucket].least_bytes += bytes;
       submitted_ns_[submitted_ % requests_.size()] = clock_.now_ns();
       (slot.own ? s_.hook_lane : s_.lane)->submit(&next);
     }
@@ -213,34 +243,28 @@ bool Step::submit() {
   return submitted_ != before;
 }
 
-// Collects the oldest collective: the lane completes them in order.
-bool Step::collect() {
-  if (collected_ == submitted_) return false;
+StepCollectives::Collected StepCollectives::collect() {
+  Collected out;
+  if (collected_ == submitted_) return out;
   const Slot& slot = s_.schedule.slots[collected_];
+  out.any = true;
   if (skips(slot)) {
     collected_++;
-    return true;
+    return out;
   }
-  if (!request(collected_).done()) return false;
-  const bool ok = request(collected_).result.ok();
-  const bool took_place = !left_out(slot);
+  Request& ended = request(collected_);
+  if (!ended.done()) return {};
+  const bool ok = ended.result.ok(), took_place = !left_out(slot);
   const uint64_t began_ns = std::max(submitted_ns_[collected_ % requests_.size()], collected_ns_);
   collected_ns_ = clock_.now_ns();
   waits_.end(collected_ns_);
-  if (slot.of_bucket() && took_place) {
-    Running& running = running_[slot.bucket];
-    const Request& ended = request(collected_);
-    const Comm& comm = slot.own ? *s_.hook->comm() : *s_.comm;
-    running.transfer_ns += collected_ns_ - began_ns;
-    running.sent_bytes += ended.moved_bytes.value_or(least_bytes(ended.args, comm.size()));
-  }
+  if (slot.of_bucket() && took_place) count(slot, ended, began_ns);
   collected_++;
   if (!ok) {
     own_failed(slot);  // for other slots the communicator has failed
-    return true;
+    return out;
   }
-  // A rank that starts a step has finished the one before.
-  if (took_place && !slot.own && needs_all(slot.args, s_.comm->rank())) commit(step_.begun.number);
+  out.all_began = took_place && !slot.own && needs_all(slot.args, s_.comm->rank());
   switch (slot.kind) {
     case Slot::Kind::kStep:
       if (const Status judged = slot.exchange->completed(step_); !judged.ok())
@@ -251,14 +275,42 @@ bool Step::collect() {
       break;
     case Slot::Kind::kSparse:
     case Slot::Kind::kBucket:
-      if (slot.last) run_stage(slot.bucket);
+      if (slot.last) out.bucket = slot.bucket;
+  }
+  return out;
+}
+
+// Counts what a collective of a bucket took.
+void StepCollectives::count(const Slot& slot, const Request& ended, uint64_t began_ns) {
+  BucketRun& run = buckets_[slot.bucket];
+  const Comm& comm = slot.own ? *s_.hook->comm() : *s_.comm;
+  run.transfer_ns += collected_ns_ - began_ns;
+  run.sent_bytes += ended.moved_bytes.value_or(least_bytes(ended.args, comm.size()));
+}
+
+void StepCollectives::set_deadline(Deadline deadline) {
+  for (size_t i = collected_; i < submitted_; i++) request(i).deadline = deadline;
+}
+
+bool StepCollectives::settled() {
+  for (; collected_ < submitted_; collected_++) {
+    if (!skips(s_.schedule.slots[collected_]) && !request(collected_).done()) return false;
   }
   return true;
 }
 
+std::string StepCollectives::awaited() const {
+  const Slot& slot = s_.schedule.slots[collected_];
+  if (slot.exchange != nullptr) return slot.exchange->awaited();
+  const char* const what =
+      slot.kind == Slot::Kind::kCounts ? "the exchange of counts has not completed for " : "";
+  return cat(what, "collective ", slot.index, " of ", s_.plan.text(s_.manifest, slot.bucket),
+             *what != 0 ? "" : " has not completed");
+}
+
 // Evaluates the ranks' counts for a dynamic collective.
-void Step::counted(const Slot& slot) {
-  Running& running = running_[slot.bucket];
+void StepCollectives::counted(const Slot& slot) {
+  BucketRun& running = buckets_[slot.bucket];
   const uint64_t most = s_.schedule.slots[collected_].args.count;  // the collective is the next slot
   const Status judged = judge_counts(running.job->counts, most, &running.moved);
   if (judged.ok()) {
@@ -271,7 +323,7 @@ void Step::counted(const Slot& slot) {
 }
 
 // Fails the step after a collective over the hook's own communicator has failed.
-void Step::own_failed(const Slot& slot) {
+void StepCollectives::own_failed(const Slot& slot) {
   if (!slot.own || s_.comm->failed()) return;
   const Status failure = s_.hook->comm()->failure();
   s_.comm->fail(failure

@@ -82,8 +82,8 @@ void Step::bucket_done(uint32_t bucket) {
   // The call that may throw comes first, so that each bucket is reported once.
   if (s_.on_bucket != nullptr) s_.comm->context().callbacks().promise();
   last_done_ns_ = clock_.now_ns();
-  running_[bucket].done_ns.store(last_done_ns_, std::memory_order_relaxed);
-  running_[bucket].done.store(step_.stamp, std::memory_order_release);
+  buckets_[bucket].done_ns.store(last_done_ns_, std::memory_order_relaxed);
+  buckets_[bucket].done.store(step_.stamp, std::memory_order_release);
   streams_.release(bucket);
   done_++;
   report(bucket, Code::kOk);

@@ -15,7 +15,7 @@ SparseGradient& Step::sparse(uint32_t bucket) const {
 
 void Step::run_sparse_stage(uint32_t bucket, bool joins) {
   const HookedBucket& hooked = s_.schedule.buckets[bucket];
-  if (running_[bucket].stages == 0) {
+  if (buckets_[bucket].stages == 0) {
     SparseGradient::Terms terms;
     terms.rank = s_.comm->rank();
     terms.size = s_.comm->size();
@@ -30,7 +30,7 @@ void Step::run_sparse_stage(uint32_t bucket, bool joins) {
 }
 
 void Step::ask_about_sparse(uint32_t bucket, uint32_t stage, bool joins) {
-  running_[bucket].asked = true;
+  buckets_[bucket].asked = true;
   weft_stage asked{};
   asked.struct_size = sizeof asked;
   asked.index = stage;
@@ -39,7 +39,7 @@ void Step::ask_about_sparse(uint32_t bucket, uint32_t stage, bool joins) {
 
 // Continues after the hook's stage has returned without an error.
 void Step::asked_about_sparse(uint32_t bucket) {
-  Running& running = running_[bucket];
+  BucketRun& running = buckets_[bucket];
   const StageJob& job = *running.job;
   Status taken;
   if (job.pends()) {
@@ -50,8 +50,9 @@ void Step::asked_about_sparse(uint32_t bucket) {
   }
   const bool before = running.stages == 0;
   if (taken.ok() && before) taken = sparse(bucket).take_shown();
-  if (!taken.ok()) return stage_failed(bucket, taken);
-  if (job.began_ns() != 0) trace(TraceKind::kStage, bucket, stage_of(bucket), job.began_ns(), job.ended_ns());
+  if (!taken.ok()) return fail_stage(s_, step_, buckets_[bucket], bucket, taken);
+  if (job.began_ns() != 0)
+    trace(TraceKind::kStage, bucket, buckets_[bucket].stage(), job.began_ns(), job.ended_ns());
   running.asked = false;
   if (before) return enter_sparse_stage(bucket);
   stage_done(bucket, 0, 0);
@@ -59,7 +60,7 @@ void Step::asked_about_sparse(uint32_t bucket) {
 
 // Begins a stage. Its work is done piece by piece, as that of a pending stage.
 void Step::enter_sparse_stage(uint32_t bucket) {
-  Running& running = running_[bucket];
+  BucketRun& running = buckets_[bucket];
   SparseGradient& gradient = sparse(bucket);
   running.stage_began_ns = s_.comm->context().trace() != nullptr ? clock_.now_ns() : 0;
   if (const Status entered = gradient.enter(running.stages); !entered.ok()) {
@@ -70,7 +71,7 @@ void Step::enter_sparse_stage(uint32_t bucket) {
 
 // Does a piece of the stage's work. True when the stage is done.
 bool Step::work_on_sparse(uint32_t bucket) {
-  Running& running = running_[bucket];
+  BucketRun& running = buckets_[bucket];
   SparseGradient& gradient = sparse(bucket);
   if (!gradient.work(s_.comm->context().host())) return false;
   const bool more = running.stages < s_.schedule.buckets[bucket].collectives;
@@ -79,7 +80,7 @@ bool Step::work_on_sparse(uint32_t bucket) {
 }
 
 void Step::sparse_stage_done(uint32_t bucket) {
-  Running& running = running_[bucket];
+  BucketRun& running = buckets_[bucket];
   const HookedBucket& hooked = s_.schedule.buckets[bucket];
   if (!hooked.asks || running.stages == 0 || running.stages < hooked.collectives) {
     return stage_done(bucket, running.stage_began_ns, 0);

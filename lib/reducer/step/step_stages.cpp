@@ -17,10 +17,10 @@ constexpr uint64_t kReturnNs = 1'000'000'000;
 
 void Step::run_stage(uint32_t bucket, bool joins) {
   if (s_.plan.buckets[bucket].sparse) return run_sparse_stage(bucket, joins);
-  Running& running = running_[bucket];
+  BucketRun& running = buckets_[bucket];
   if (s_.schedule.buckets[bucket].cast_to) {
     const Status skipped = running.job->skip(running.stages);
-    return skipped.ok() ? stage_done(bucket, 0, 0) : stage_failed(bucket, skipped);
+    return skipped.ok() ? stage_done(bucket, 0, 0) : fail_stage(s_, step_, buckets_[bucket], bucket, skipped);
   }
   weft_stage stage{};
   stage.struct_size = sizeof stage;
@@ -33,7 +33,7 @@ void Step::run_stage(uint32_t bucket, bool joins) {
 }
 
 void Step::call_hook(uint32_t bucket, weft_stage stage, bool joins) {
-  Running& running = running_[bucket];
+  BucketRun& running = buckets_[bucket];
   // The gate is opened before the call, because the completion may come before the call returns.
   running.generation = s_.hook->gate().open(&running.waiter);
   stage.token = {bucket, stage.index, running.generation};
@@ -44,12 +44,6 @@ void Step::call_hook(uint32_t bucket, weft_stage stage, bool joins) {
     s_.comm->context().stages().post(running.job);
     pending_.push_back(bucket);
   }
-}
-
-// Returns the stage's number in the hook's count.
-uint32_t Step::stage_of(uint32_t bucket) const {
-  const Running& running = running_[bucket];
-  return running.asked ? std::min(running.stages, 1u) : running.stages;
 }
 
 // Runs the job on this thread in `caller` mode, or if the hook's stages do not use the worker and its turn is
@@ -68,7 +62,7 @@ bool Step::run_here(StageJob& job) {
 
 // Completes a stage. False if the stage's call has not returned, or its later completion has not come.
 bool Step::settle(uint32_t bucket) {
-  Running& running = running_[bucket];
+  BucketRun& running = buckets_[bucket];
   const StageJob& job = *running.job;
   if (job.out()) return false;
   Status status = job.status();
@@ -86,7 +80,7 @@ bool Step::settle(uint32_t bucket) {
   }
   running.count = job.stage().dynamic_count;
   if (!status.ok()) {
-    stage_failed(bucket, status);
+    fail_stage(s_, step_, buckets_[bucket], bucket, status);
   } else if (running.asked) {
     asked_about_sparse(bucket);
   } else {
@@ -99,7 +93,7 @@ bool Step::settle(uint32_t bucket) {
 bool Step::resume() {
   for (size_t i = 0; i < pending_.size(); i++) {
     const uint32_t b = pending_[i];
-    const bool adds = s_.plan.buckets[b].sparse && !running_[b].asked;
+    const bool adds = s_.plan.buckets[b].sparse && !buckets_[b].asked;
     if (adds && !work_on_sparse(b)) return true;
     if (!adds && !settle(b)) continue;
     pending_.erase(pending_.begin() + static_cast<ptrdiff_t>(i));
@@ -116,7 +110,7 @@ bool Step::stages_ended() {
   StageWorker& worker = s_.comm->context().stages();
   bool out = false;
   for (const uint32_t b : pending_) {
-    StageJob& job = *running_[b].job;
+    StageJob& job = *buckets_[b].job;
     if (job.out()) worker.cancel(job);
     out |= job.out();
   }
@@ -124,8 +118,8 @@ bool Step::stages_ended() {
   if (out && now < applied_deadline_ns_ && now - given_up_ns_ < kReturnNs) return false;
   if (out) left_text_ = where();
   for (const uint32_t b : pending_) {
-    if (s_.plan.buckets[b].sparse && !running_[b].asked) continue;
-    const Running& running = running_[b];
+    if (s_.plan.buckets[b].sparse && !buckets_[b].asked) continue;
+    const BucketRun& running = buckets_[b];
     s_.hook->gate().close(running.generation);
     if (!running.waiter.done()) running.job->leave();
     if (running.job->out()) worker.set_aside(*running.job);
@@ -136,20 +130,12 @@ bool Step::stages_ended() {
 
 // ended_ns: 0 means now.
 void Step::stage_done(uint32_t bucket, uint64_t began_ns, uint64_t ended_ns) {
-  Running& running = running_[bucket];
+  BucketRun& running = buckets_[bucket];
   if (began_ns != 0) {
     trace(TraceKind::kStage, bucket, running.stages, began_ns, ended_ns != 0 ? ended_ns : clock_.now_ns());
   }
   running.stages++;
   if (running.stages == s_.schedule.buckets[bucket].collectives + 1) results_.push_back(bucket);
-}
-
-void Step::stage_failed(uint32_t bucket, const Status& status) {
-  s_.comm->fail(status
-                    .with_prefix(cat("rank ", s_.comm->rank(), ", step ", step_.begun.number, ", ",
-                                     s_.plan.text(s_.manifest, bucket), ", stage ", stage_of(bucket), ": "))
-                    .with_ranks({s_.comm->rank()})
-                    .with_step(step_.begun.number));
 }
 
 }  // namespace weft
