@@ -72,7 +72,7 @@ void Reducer::bring(uint64_t param, const Given& given, StepWord step) {
   const StepKind kind = step.local()        ? StepKind::kLocal
                         : start_.fused_cast ? StepKind::kFused
                                             : StepKind::kSynchronised;
-  s.copy_ins.of(kind, param).take(param, given, step);
+  s.copy_ins.of(kind, param)(s, {param, s.buckets->place(param), given, step});
   if (step.noting()) [[unlikely]]
     s.order->note(param, s.comm->context().clock().now_ns() - start_.begin_ns);
   if (s.comm->context().trace() != nullptr) [[unlikely]]

@@ -160,12 +160,7 @@ void Reducer::arrive_on_device(uint32_t bucket) {
 }
 
 void Reducer::fail_device(const Status& status, uint64_t param) {
-  if (status.ok()) return;
-  const ReducerState& s = *state_;
-  s.comm->fail(status
-                   .with_prefix(cat("rank ", s.comm->rank(), ", parameter ", param, " ('",
-                                    s.manifest.params[param].name, "'): "))
-                   .with_ranks({s.comm->rank()}));
+  if (!status.ok()) fail_arrival(*state_, param, status);
 }
 
 // Waits until devices have added the gradients of local steps to the buckets. Called before the buckets move.

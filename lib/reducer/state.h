@@ -11,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/text.h"
 #include "core/comm.h"
 #include "core/hook.h"
 #include "core/lane.h"
@@ -181,5 +182,13 @@ struct ReducerState {
     return next;
   }
 };
+
+// Fails the communicator, because a gradient could not be taken and the other ranks count on it.
+inline void fail_arrival(const ReducerState& s, uint64_t param, const Status& status) {
+  s.comm->fail(status
+                   .with_prefix(cat("rank ", s.comm->rank(), ", parameter ", param, " ('",
+                                    s.manifest.params[param].name, "'): "))
+                   .with_ranks({s.comm->rank()}));
+}
 
 }  // namespace weft

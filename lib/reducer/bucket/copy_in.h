@@ -9,14 +9,14 @@
 
 #include <array>
 #include <cstdint>
-#include <memory>
-#include <utility>
 #include <vector>
 
-#include "reducer/bucket/layout.h"
+#include "reducer/bucket/buckets.h"
 #include "reducer/step/readiness.h"
 
 namespace weft {
+
+struct ReducerState;
 
 // A gradient in the program's memory, as passed to ready.
 struct Given {
@@ -25,16 +25,16 @@ struct Given {
   const weft_sparse* entries = nullptr;  // of a sparse gradient; null: SparseGradient::put has received them
 };
 
-class CopyIn {
- public:
-  CopyIn() = default;
-  virtual ~CopyIn() = default;
-  CopyIn(const CopyIn&) = delete;
-  CopyIn& operator=(const CopyIn&) = delete;
-
-  // May throw std::bad_alloc. Other errors fail the communicator.
-  virtual void take(uint64_t param, const Given& given, StepWord step) = 0;
+// A gradient that is complete, and where it goes.
+struct Arrival {
+  uint64_t param = 0;
+  const Buckets::Place& place;
+  const Given& given;
+  StepWord step;
 };
+
+// May throw std::bad_alloc. Other errors fail the communicator.
+using CopyIn = void (*)(ReducerState& state, const Arrival& arrival);
 
 // Kinds of steps in which gradients are copied differently.
 enum class StepKind : uint8_t {
@@ -45,24 +45,14 @@ enum class StepKind : uint8_t {
 
 class CopyIns {
  public:
-  // Makes a copy, for the parameters for which it is set.
-  template <class Copy, class... Args>
-  CopyIn* make(Args&&... args) {
-    return all_.emplace_back(std::make_unique<Copy>(std::forward<Args>(args)...)).get();
-  }
-  void resize(size_t params) {
-    for (std::vector<CopyIn*>& table : tables_) table.resize(params);
-  }
-  void set(StepKind kind, uint64_t param, CopyIn* copy) { tables_[static_cast<size_t>(kind)][param] = copy; }
-  void set_all(uint64_t param, CopyIn* copy) {
-    for (std::vector<CopyIn*>& table : tables_) table[param] = copy;
-  }
-  CopyIn& of(StepKind kind, uint64_t param) const { return *tables_[static_cast<size_t>(kind)][param]; }
-  uint64_t memory_bytes() const { return tables_.size() * tables_[0].capacity() * sizeof(CopyIn*); }
+  void resize(size_t params) { copies_.resize(params); }
+  void set(StepKind kind, uint64_t param, CopyIn copy) { copies_[param][static_cast<size_t>(kind)] = copy; }
+  void set_all(uint64_t param, CopyIn copy) { copies_[param].fill(copy); }
+  CopyIn of(StepKind kind, uint64_t param) const { return copies_[param][static_cast<size_t>(kind)]; }
+  uint64_t memory_bytes() const { return copies_.capacity() * sizeof(copies_[0]); }
 
  private:
-  std::vector<std::unique_ptr<CopyIn>> all_;
-  std::array<std::vector<CopyIn*>, 3> tables_;  // by StepKind and parameter
+  std::vector<std::array<CopyIn, 3>> copies_;  // by parameter and StepKind
 };
 
 }  // namespace weft

@@ -14,19 +14,11 @@ bool copies_can_cast(const ReducerState& s, const Slot& slot) {
          !rounds(planned.gradients, planned.dtype);
 }
 
-class FusedCopy final : public CopyIn {
- public:
-  explicit FusedCopy(ReducerState& state) : s_(state) {}
-  void take(uint64_t param, const Given& given, StepWord /*step*/) override {
-    const Buckets::Place to = fused_cast_place(s_, param);
-    const double scale = s_.schedule.buckets[to.bucket].cast_to ? 1.0 / s_.fused_divisor : 1;
-    flatten(s_, param, given, to, scale);
-    note_destination(s_, param, given);
-  }
-
- private:
-  ReducerState& s_;
-};
+void copy_fused(ReducerState& s, const Arrival& arrival) {
+  const Buckets::Place to = fused_cast_place(s, arrival.param);
+  flatten(s, arrival, to, s.schedule.buckets[to.bucket].cast_to ? 1.0 / s.fused_divisor : 1);
+  note_destination(s, arrival);
+}
 
 }  // namespace
 
@@ -52,10 +44,10 @@ void mark_fused_casts(ReducerState* s) {
 namespace {
 
 void add_fused_copies(ReducerState* s) {
-  CopyIn* const copy = s->copy_ins.make<FusedCopy>(*s);
   for (uint32_t b = 0; b < s->plan.buckets.size(); b++) {
     if (!s->schedule.buckets[b].fused_cast) continue;
-    for (const uint32_t param : s->plan.buckets[b].params) s->copy_ins.set(StepKind::kFused, param, copy);
+    for (const uint32_t param : s->plan.buckets[b].params)
+      s->copy_ins.set(StepKind::kFused, param, copy_fused);
   }
 }
 

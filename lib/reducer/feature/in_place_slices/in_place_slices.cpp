@@ -18,24 +18,16 @@ bool only_reduced(const ReducerState& s, const Slot& slot) {
          planned.gradients == planned.dtype && s.buckets->held(slot.bucket) == planned.dtype;
 }
 
-class SliceCopy final : public CopyIn {
- public:
-  explicit SliceCopy(ReducerState& state) : s_(state) {}
-  void take(uint64_t param, const Given& given, StepWord step) override {
-    const Buckets::Place& place = s_.buckets->place(param);
-    if (s_.holds_sum(param) || given.layout != nullptr) {
-      flatten(s_, param, given, place, 1);
-    } else {
-      s_.in_place_slices->copy_rest(s_.comm->context().host(), place, param,
-                                    static_cast<const std::byte*>(given.data), step.stamp(),
-                                    s_.buckets->streaming());
-    }
-    note_destination(s_, param, given);
+void copy_around_slice(ReducerState& s, const Arrival& arrival) {
+  if (s.holds_sum(arrival.param) || arrival.given.layout != nullptr) {
+    flatten(s, arrival, arrival.place, 1);
+  } else {
+    s.in_place_slices->copy_rest(s.comm->context().host(), arrival.place, arrival.param,
+                                 static_cast<const std::byte*>(arrival.given.data), arrival.step.stamp(),
+                                 s.buckets->streaming());
   }
-
- private:
-  ReducerState& s_;
-};
+  note_destination(s, arrival);
+}
 
 }  // namespace
 
@@ -100,11 +92,10 @@ namespace {
 
 void add_slice_copies(ReducerState* s) {
   if (!s->in_place_slices) return;
-  CopyIn* const copy = s->copy_ins.make<SliceCopy>(*s);
   for (uint64_t i = 0; i < s->manifest.params.size(); i++) {
     if (!s->in_place_slices->has(i)) continue;
-    s->copy_ins.set(StepKind::kSynchronised, i, copy);
-    s->copy_ins.set(StepKind::kFused, i, copy);
+    s->copy_ins.set(StepKind::kSynchronised, i, copy_around_slice);
+    s->copy_ins.set(StepKind::kFused, i, copy_around_slice);
   }
 }
 

@@ -10,19 +10,13 @@
 namespace weft {
 namespace {
 
-class WeighedCopy final : public CopyIn {
- public:
-  explicit WeighedCopy(ReducerState& state) : s_(state) {}
-  void take(uint64_t param, const Given& given, StepWord step) override {
-    const Buckets::Place& place = s_.buckets->place(param);
-    const double scale = s_.holds_sum(param) ? 1 : s_.weighting->take(param, place.bucket, step.stamp());
-    flatten(s_, param, given, place, scale);
-    note_destination(s_, param, given);
-  }
-
- private:
-  ReducerState& s_;
-};
+void copy_weighed(ReducerState& s, const Arrival& arrival) {
+  const double scale = s.holds_sum(arrival.param)
+                           ? 1
+                           : s.weighting->take(arrival.param, arrival.place.bucket, arrival.step.stamp());
+  flatten(s, arrival, arrival.place, scale);
+  note_destination(s, arrival);
+}
 
 }  // namespace
 
@@ -57,11 +51,10 @@ namespace {
 
 void add_weighed_copies(ReducerState* s) {
   if (!s->weighting) return;
-  CopyIn* const copy = s->copy_ins.make<WeighedCopy>(*s);
   for (uint32_t b = 0; b < s->plan.buckets.size(); b++) {
     if (!s->weighting->multiplies(b)) continue;
     for (const uint32_t param : s->plan.buckets[b].params)
-      s->copy_ins.set(StepKind::kSynchronised, param, copy);
+      s->copy_ins.set(StepKind::kSynchronised, param, copy_weighed);
   }
 }
 
