@@ -1,5 +1,4 @@
-// What every reducer does with dense gradients in host memory: it copies them into their bucket, and the
-// result back.
+// Dense gradients in host memory: every reducer copies them into their bucket, and the result back.
 #pragma once
 
 #include "reducer/features.h"
