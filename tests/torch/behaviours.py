@@ -298,13 +298,33 @@ def weft_shorter_message():
     """a receive whose tensor is longer or shorter than the message fails, and later messages arrive"""
     rank = dist.get_rank()
     if rank == 0:
-        expect_raises("8 bytes, expected 12", dist.recv, torch.zeros(3), 1)
+        expect_raises("2 elements, expected 3", dist.recv, torch.zeros(3), 1)
         expect_raises("recv", dist.recv, torch.zeros(1), 1)
         value = torch.zeros(2)
         expect(dist.recv(value) == 1 and value.tolist() == [1.0, 1.0], "received", value)
     elif rank == 1:
         for _ in range(3):
             dist.send(torch.ones(2), 0)
+    dist.barrier()
+
+
+def weft_message_types():
+    """a message of another element type than its receive's is an error that names both types, on the receiving rank"""
+    rank = dist.get_rank()
+    if rank == 0:
+        value = torch.zeros(4, dtype=torch.int32)
+        error = expect_raises("f32 x 4", dist.recv, value, 1)
+        expect("i32 x 4" in str(error), "names the receive's type", error)
+        expect_raises("f32 x 9", dist.recv, torch.zeros(4), 1)
+        flags = torch.zeros(2, dtype=torch.float8_e4m3fnuz)  # a type that Weft does not know
+        dist.recv(flags, 1)
+        expect(flags.float().tolist() == [1.0, 2.0], "bytes of an unknown type", flags)
+        expect_raises("2 elements, expected 3", dist.recv, flags.new_zeros(3), 1)
+    elif rank == 1:
+        dist.send(torch.ones(4), 0)
+        dist.send(torch.ones(9), 0)
+        for _ in range(2):
+            dist.send(torch.tensor([1.0, 2.0]).to(torch.float8_e4m3fnuz), 0)
     dist.barrier()
 
 

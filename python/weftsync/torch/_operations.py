@@ -20,7 +20,7 @@ from . import _bootstrap, _profile
 from ._errors import converted, refused
 from ._monitor import Monitor
 from ._sparse import SparseSum
-from ._tensors import Reduction, checked, flat, part, raw, reduction, single, spread
+from ._tensors import Reduction, checked, flat, message, part, reduction, single, spread
 from ._work import Finish, JointWork, RequestWork, Work
 
 Tensors = Sequence[torch.Tensor]
@@ -331,7 +331,7 @@ class Operations:
         """Send a tensor to a rank, which receives it with the same tag."""
         tensor = _message(tensors, "send", tag)
         return self._launch("send", lambda seconds: self.comm.send_tagged(
-            raw(tensor), dst_rank, tag, timeout=seconds, wait=False), self._seconds(None), [tensor], [tensor], None,
+            message(tensor), dst_rank, tag, timeout=seconds, wait=False), self._seconds(None), [tensor], [tensor], None,
             attended=True)
 
     def recv(self, tensors: Tensors, src_rank: int, tag: int = 0) -> Work:
@@ -344,18 +344,19 @@ class Operations:
 
     def _receive(self, name: str, tensors: Tensors, source: int, tag: int) -> Work:
         tensor = _message(tensors, "recv", tag)
+        room = message(tensor)
         made: list[Request] = []
 
         def start(seconds: float) -> Request:
-            made.append(self.comm.recv_tagged(raw(tensor), source, tag, timeout=seconds, wait=False))
+            made.append(self.comm.recv_tagged(room, source, tag, timeout=seconds, wait=False))
             return made[0]
 
         def finish() -> None:
-            message = made[0].result()
-            if message.count != tensor.nbytes:
-                raise RuntimeError(f"weft recv: the message of rank {message.source} with tag {tag} has "
-                                   f"{message.count} bytes, expected {tensor.nbytes}: send a tensor of the same size "
-                                   "and type")
+            taken = made[0].result()
+            if taken.count != room.count:
+                unit = "elements" if room.count == tensor.numel() else "bytes"
+                raise RuntimeError(f"weft recv: the message of rank {taken.source} with tag {tag} has {taken.count} "
+                                   f"{unit}, expected {room.count}: send a tensor of the same size and type")
 
         return self._launch(name, start, self._seconds(None), [tensor], [tensor], finish, attended=True)
 

@@ -72,8 +72,10 @@ def part(tensor: torch.Tensor) -> Region:
     return Region(tensor.data_ptr(), dtype, (tensor.numel(),), (1,), True, tensor)
 
 
-def raw(tensor: torch.Tensor) -> Region:
-    """Describe the bytes of a contiguous tensor, as `part` does."""
+def message(tensor: torch.Tensor) -> Region:
+    """Describe a contiguous tensor as `part` does, or its bytes if Weft does not know the type of its elements."""
+    if tensor.dtype in _ELEMENTS:
+        return part(tensor)
     return Region(tensor.data_ptr(), DType.U8, (tensor.nbytes,), (1,), True, tensor)
 
 
