@@ -25,6 +25,16 @@ def expect_raises(text, call, *arguments, **named):
     raise AssertionError(f"no RuntimeError with {text!r}")
 
 
+def expect_refused(text, call):
+    """Expect a ValueError of the call, whose text contains text."""
+    try:
+        call()
+    except ValueError as error:
+        expect(text in str(error), f"the error contains {text!r}", error)
+    else:
+        raise AssertionError(f"no ValueError with {text!r}")
+
+
 def weft_asynchronous():
     """an all-reduce that nobody waits for completes, and its future's callbacks may call collectives"""
     rank, size = dist.get_rank(), dist.get_world_size()
@@ -326,6 +336,37 @@ def weft_message_types():
         for _ in range(2):
             dist.send(torch.tensor([1.0, 2.0]).to(torch.float8_e4m3fnuz), 0)
     dist.barrier()
+
+
+def weft_coalesced_lists():
+    """coalesced operations refuse lists of different lengths, and a wrong entry, before anything is sent"""
+    rank, size, group = dist.get_rank(), dist.get_world_size(), dist.group.WORLD
+    one, many = torch.ones(2), torch.zeros(2 * size)
+    if rank == 0:
+        for text, call in (("2 outputs, 1 inputs", lambda: group.allgather_into_tensor_coalesced([many, many], [one])),
+                           ("1 outputs, 2 inputs", lambda: group.reduce_scatter_tensor_coalesced([one], [many, many])),
+                           ("size", lambda: group.allgather_into_tensor_coalesced([many, one], [one, one])),
+                           ("size", lambda: group.reduce_scatter_tensor_coalesced([one, many], [many, many]))):
+            expect_refused(text, call)
+    group.allgather_into_tensor_coalesced([many], [one]).wait()
+    expect(bool((many == 1).all()), "the operations of all ranks still match", many)
+
+
+def weft_shared_elements():
+    """an output whose elements share memory is refused before anything is sent, and an input may be one"""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    shared = torch.full((1,), 2.0).expand(3)
+    if rank == 0:
+        for call in (lambda: dist.all_reduce(shared), lambda: dist.all_gather([shared] * size, torch.ones(3)),
+                     lambda: dist.group.WORLD.allreduce_coalesced([torch.ones(2), shared]),
+                     lambda: dist.all_gather_into_tensor(torch.ones(1).expand(3 * size), torch.ones(3))):
+            expect_refused("share memory", call)
+    gathered = torch.zeros(3 * size)
+    dist.all_gather_into_tensor(gathered, shared)
+    expect(bool((gathered == 2).all()), "gathered", gathered)
+    value = shared if rank == 0 else torch.zeros(3)
+    dist.broadcast(value, 0)
+    expect(value.tolist() == [2.0] * 3, "broadcast", value)
 
 
 def weft_list_sizes():

@@ -65,6 +65,9 @@ class Operations:
     def _launch(self, name: str, call: Callable[[float], Optional[Request]], seconds: float, inputs: Tensors,
                 outputs: Tensors, finish: Optional[Finish], attended: bool) -> Work:
         """Start one request with this deadline. attended: nothing has to happen at its end before somebody asks."""
+        if finish is not None:
+            for one in outputs:
+                _written(one, name)
         close = _profile.begin(name, inputs)
         try:
             with self._calls:  # shutdown does not close the communicator meanwhile
@@ -162,12 +165,19 @@ class Operations:
 
     def _reduce_scatter_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
         """Reduce a tensor, of which rank r receives block r."""
-        checked(output, "_reduce_scatter_base"), checked(input, "_reduce_scatter_base")
-        if input.numel() != output.numel() * self._weft_size:
-            raise refused("_reduce_scatter_base", "input tensor must be the same size as output size times world size")
+        self._check_reduce_scatter(output, input)
         return self._reduce_scatter("_reduce_scatter_base", output, [input], _options(opts))
 
     reduce_scatter_single = _reduce_scatter_base
+
+    def _check_reduce_scatter(self, output: torch.Tensor, input: torch.Tensor) -> None:
+        name = "_reduce_scatter_base"
+        checked(output, name), checked(input, name)
+        _written(output, name)
+        if output.dtype != input.dtype:
+            raise refused(name, "tensors must all have the same type")
+        if input.numel() != output.numel() * self._weft_size:
+            raise refused(name, "input tensor must be the same size as output size times world size")
 
     def _reduce_scatter(self, name: str, output: torch.Tensor, inputs: Tensors, options: Any) -> Work:
         if any(one.dtype != output.dtype for one in inputs):
@@ -193,8 +203,11 @@ class Operations:
 
     def reduce_scatter_tensor_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
         """Reduce several tensors; rank r receives block r of each."""
+        pairs = _pairs(outputs, inputs, "reduce_scatter_tensor_coalesced")
+        for output, input in pairs:  # all of them, before the first one is sent
+            self._check_reduce_scatter(output, input)
         return self._joint("reduce_scatter", [self._reduce_scatter_base(output, input, opts)
-                                              for output, input in zip(outputs, inputs)], opts)
+                                              for output, input in pairs], opts)
 
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
 
@@ -232,16 +245,21 @@ class Operations:
 
     def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> Work:
         """Gather the tensors of all ranks in one tensor."""
-        checked(output, "_allgather_base"), checked(input, "_allgather_base")
-        if output.dtype != input.dtype:
-            raise refused("_allgather_base", "output tensor must have the same type as input tensor")
-        if output.numel() != input.numel() * self._weft_size:
-            raise refused("_allgather_base", "output tensor size must be equal to world_size times input tensor size")
+        self._check_all_gather(output, input)
         source, target, finish = _destination(flat([input]), output)
         return self._start("_allgather_base", lambda seconds: self.comm.all_gather(
             part(source), part(target), timeout=seconds, wait=False), _options(opts), [input], [output], finish)
 
     all_gather_single = _allgather_base
+
+    def _check_all_gather(self, output: torch.Tensor, input: torch.Tensor) -> None:
+        name = "_allgather_base"
+        checked(output, name), checked(input, name)
+        _written(output, name)
+        if output.dtype != input.dtype:
+            raise refused(name, "output tensor must have the same type as input tensor")
+        if output.numel() != input.numel() * self._weft_size:
+            raise refused(name, "output tensor size must be equal to world_size times input tensor size")
 
     def allgather_coalesced(self, output_lists: Sequence[Tensors], input_list: Tensors, opts: Any = None) -> Work:
         """Gather several tensors of all ranks: output_lists[r][i] is input_list[i] of rank r."""
@@ -256,8 +274,10 @@ class Operations:
 
     def allgather_into_tensor_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Work:
         """Gather several tensors of all ranks, each in one tensor."""
-        return self._joint("all_gather", [self._allgather_base(output, input, opts)
-                                          for output, input in zip(outputs, inputs)], opts)
+        pairs = _pairs(outputs, inputs, "allgather_into_tensor_coalesced")
+        for output, input in pairs:  # all of them, before the first one is sent
+            self._check_all_gather(output, input)
+        return self._joint("all_gather", [self._allgather_base(output, input, opts) for output, input in pairs], opts)
 
     all_gather_single_coalesced = allgather_into_tensor_coalesced
 
@@ -484,6 +504,13 @@ def _only(lists: Any, name: str) -> Any:
     return lists[0]
 
 
+def _pairs(outputs: Tensors, inputs: Tensors, name: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return output and input of each of several operations."""
+    if len(outputs) != len(inputs):
+        raise refused(name, f"got {len(outputs)} outputs, {len(inputs)} inputs: expected an output for each input")
+    return list(zip(outputs, inputs, strict=True))
+
+
 def _destination(source: torch.Tensor, output: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor,
                                                                     Optional[Callable[[], None]]]:
     """Return a source that does not overlap output, a contiguous target, and its copy to output, if one is needed."""
@@ -492,6 +519,13 @@ def _destination(source: torch.Tensor, output: torch.Tensor) -> tuple[torch.Tens
     if _overlap(source, target):
         source = source.clone()
     return source, target, None if target.data_ptr() == output.data_ptr() else lambda: spread(target.view(-1), [output])
+
+
+def _written(output: torch.Tensor, name: str) -> None:
+    """Check that a result can be copied into output, which torch refuses if its elements share memory."""
+    if output.layout == torch.strided and not output.is_contiguous() and torch._debug_has_internal_overlap(output) == 1:
+        raise refused(name, f"elements of the output share memory (shape {tuple(output.shape)}, strides "
+                      f"{output.stride()}), as those of expand() do: pass a clone()")
 
 
 def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
