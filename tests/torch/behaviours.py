@@ -2,8 +2,10 @@
 import gc
 import inspect
 import os
+import signal
 import threading
 import time
+import traceback
 from datetime import timedelta
 
 import torch
@@ -367,6 +369,80 @@ def weft_shared_elements():
     value = shared if rank == 0 else torch.zeros(3)
     dist.broadcast(value, 0)
     expect(value.tolist() == [2.0] * 3, "broadcast", value)
+
+
+def weft_forked_group():
+    """a forked child creates groups of its own while the parent has one, and so does its own child"""
+    from weftsync.torch import _bootstrap
+    from weftsync.torch._group import ProcessGroupWeft
+
+    def sums(depth):
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                group, value = ProcessGroupWeft(dist.HashStore(), 0, 1, timedelta(seconds=30)), torch.ones(3)
+                group.allreduce([value]).get_future().wait()
+                code = 0 if value.tolist() == [1.0] * 3 and (depth == 0 or sums(depth - 1)) else 2
+                group.shutdown()
+            except BaseException:
+                traceback.print_exc()
+            os._exit(code)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    with _bootstrap._lock:  # as another thread of the parent might hold it
+        expect(sums(1), "the child's all-reduce")
+    value = torch.ones(2)
+    dist.all_reduce(value)
+    expect(value.tolist() == [float(dist.get_world_size())] * 2, "the parent's group", value)
+
+
+def weft_interrupted_creation():
+    """Ctrl-C ends the creation of a group and a monitored_barrier whose other ranks do not come, within seconds"""
+    from weftsync.torch._group import ProcessGroupWeft
+    rank, size, store = dist.get_rank(), dist.get_world_size(), dist.group.WORLD.get_group_store()
+    dist.barrier()
+    for call in (lambda: ProcessGroupWeft(dist.PrefixStore("interrupted/", store), rank, size, timedelta(seconds=15)),
+                 lambda: dist.group.WORLD.monitored_barrier(timedelta(seconds=15))):
+        if rank == 0:
+            before = signal.signal(signal.SIGINT, signal.default_int_handler)
+            timer, begin = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)), time.monotonic()
+            timer.start()
+            try:
+                call()
+            except KeyboardInterrupt:
+                pass
+            else:
+                raise AssertionError("expected KeyboardInterrupt")
+            finally:
+                signal.signal(signal.SIGINT, before)
+                timer.join()
+            expect(time.monotonic() - begin < 8, "the time until the interrupt", time.monotonic() - begin)
+        dist.barrier()
+
+
+def weft_long_timeouts():
+    """timeouts as long as timedelta has them work for groups, operations and waits"""
+    from weftsync.torch._group import ProcessGroupWeft
+    rank, size, longest = dist.get_rank(), dist.get_world_size(), timedelta.max
+    store = dist.PrefixStore("long/", dist.group.WORLD.get_group_store())
+    if rank == 1:
+        time.sleep(0.3)
+    group, value = ProcessGroupWeft(store, rank, size, longest), torch.ones(2)
+    group.set_timeout(longest)
+    if rank == 1:
+        time.sleep(0.3)
+    work = group.allreduce([value])
+    work.wait(longest)
+    expect(value.tolist() == [float(size)] * 2, "sum", value)
+    if rank == 1:
+        time.sleep(0.3)
+    group.barrier(timeout=longest).wait()
+    group.monitored_barrier(longest)
+    if rank < 2:
+        message = group.recv([value], 1, 0) if rank == 0 else group.send([torch.zeros(2)], 0, 0)
+        message.wait(longest)
+    group.shutdown()
 
 
 def weft_list_sizes():

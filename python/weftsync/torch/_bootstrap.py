@@ -13,11 +13,13 @@ from ..comm import Comm
 from ..context import Context, version
 from ..errors import WeftError
 from ._errors import converted, refused, timed_out
+from ._monitor import wait_for
 
 _NAME = "group setup"  # in errors
 
 _lock = threading.Lock()
 _context: Optional[Context] = None
+_inherited: list[Optional[Context]] = []  # in a forked child: its parents' contexts, which it can neither use nor destroy
 
 
 def context() -> Context:
@@ -27,6 +29,16 @@ def context() -> Context:
         if _context is None or _context.closed:
             _context = Context()
         return _context
+
+
+def _forget() -> None:
+    """Start anew in a forked child, which cannot use its parent's context. Another thread may have held the lock."""
+    global _lock, _context
+    _inherited.append(_context)
+    _lock, _context = threading.Lock(), None
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 class StoreExchange:
@@ -79,7 +91,7 @@ class StoreExchange:
         """
         left = self.left()
         try:
-            self._store.wait(keys, timedelta(seconds=min(left, pause)))
+            wait_for(self._store, keys, min(left, pause))
         except Exception as error:
             absent = self._absent(keys, error)
             if absent and pause < left:

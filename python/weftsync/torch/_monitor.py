@@ -11,6 +11,25 @@ from typing import Any
 
 from ._errors import refused
 
+_SLICE_SECONDS = 1.0
+
+
+def wait_for(store: Any, keys: list[str], seconds: float) -> None:
+    """Wait until the store has all keys. Raises the store's error, also when the time has passed.
+
+    Signal handlers (Ctrl-C) do not run while a store waits. Hence it waits for a short time, again and again.
+    """
+    end = time.monotonic() + seconds
+    while True:
+        begin = time.monotonic()
+        left = max(end - begin, 0.001)
+        try:
+            store.wait(keys, timedelta(seconds=min(left, _SLICE_SECONDS)))
+            return
+        except Exception:
+            if left <= _SLICE_SECONDS or time.monotonic() - begin < _SLICE_SECONDS / 2:  # no timeout of the slice
+                raise
+
 
 class Monitor:
     """The monitored barriers of one process group. Threads: one at a time."""
@@ -33,7 +52,7 @@ class Monitor:
             return
         self._store.set(prefix + str(self._rank), b"1")
         try:
-            self._store.wait([prefix + "released"], timeout)
+            wait_for(self._store, [prefix + "released"], timeout.total_seconds())
         except Exception as error:
             raise refused("monitored_barrier", f"Rank {self._rank} successfully reached monitoredBarrier, but received "
                           "errors while waiting for send/recv from rank 0. Please check rank 0 logs for faulty rank.\n "
@@ -50,7 +69,7 @@ class Monitor:
             left = max(end - time.monotonic(), 0.001)
             try:
                 if not self._store.check([prefix + str(rank)]):
-                    self._store.wait([prefix + str(rank)], timedelta(seconds=left))
+                    wait_for(self._store, [prefix + str(rank)], left)
             except Exception as error:
                 absent.append(rank)
                 if not wait_all_ranks:
