@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 import traceback
+import weakref
 from datetime import timedelta
 
 import torch
@@ -443,6 +444,130 @@ def weft_long_timeouts():
         message = group.recv([value], 1, 0) if rank == 0 else group.send([torch.zeros(2)], 0, 0)
         message.wait(longest)
     group.shutdown()
+
+
+def weft_failed_work_is_freed():
+    """a Work that has failed is freed with its last reference, without the garbage collector"""
+    rank = dist.get_rank()
+    gc.collect()
+    gc.disable()
+    try:
+        for ask in (lambda work: expect_raises("recv", work.wait), lambda work: expect_raises("recv", work.result)):
+            if rank == 0:
+                value = torch.zeros(3)
+                work = dist.irecv(value, 1)
+                expect_raises("recv", work.wait)
+                ask(work)
+                expect(isinstance(work.exception(), RuntimeError), "exception", work.exception())
+                freed = weakref.ref(work)
+                del value, work
+                expect(freed() is None, "the Work is free")
+            elif rank == 1:
+                dist.send(torch.ones(2), 0)
+    finally:
+        gc.enable()
+    dist.barrier()
+
+
+def weft_interrupted_future():
+    """Ctrl-C between the completion of a Work and that of its future does not lose the future's result"""
+    value = torch.ones(2)
+    work = dist.all_reduce(value, async_op=True)
+    fulfil, calls = work._fulfil, []
+
+    def interrupted(future):
+        calls.append(future)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        fulfil(future)
+
+    work._future, work._fulfil = torch.futures.Future(), interrupted
+    try:
+        work.wait()
+    except KeyboardInterrupt:
+        pass
+    expect(len(calls) == 1, "interrupted", calls)
+    expect(work.get_future().done() and work.get_future().value()[0] is value, "the future's result")
+
+
+def weft_interrupted_watch():
+    """Ctrl-C before or after a Work is watched lets it be watched later, once"""
+    from weftsync.torch import _threads
+    watch = _threads.watch
+    for early in (True, False):
+        def interrupted(handle, job, early=early):
+            if not early:
+                watch(handle, job)
+            raise KeyboardInterrupt
+
+        work = dist.all_reduce(torch.ones(2), async_op=True)
+        _threads.watch = interrupted
+        try:
+            work.get_future()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            _threads.watch = watch
+        end = time.monotonic() + 20
+        while not work.get_future().done() and time.monotonic() < end:
+            time.sleep(0.001)
+        expect(work.get_future().done(), "the future is complete", early)
+
+
+def weft_submit_in_destructor():
+    """a destructor that submits a job while this thread submits one does not deadlock"""
+    from weftsync.torch import _threads
+    done = threading.Event()
+
+    def nested():
+        with _threads._lock:  # where the garbage collector may run a destructor
+            _threads.submit(done.set)
+
+    thread = threading.Thread(target=nested, daemon=True)
+    thread.start()
+    try:
+        expect(done.wait(10), "the job ran")
+    finally:
+        if thread.is_alive():
+            _threads._forget()  # later tests need the threads
+
+
+def weft_sparse_released():
+    """the result of a sparse sum is released if the Work is dropped, and if its copy fails"""
+    from weftsync.torch import _sparse
+    rank, release, released = dist.get_rank(), _sparse.lib.sparse_release, []
+
+    def counted(result):
+        released.append(bool(result.values))
+        return release(result)
+
+    def no_memory(*_, **__):
+        raise RuntimeError("no memory")
+
+    options = dist.AllreduceOptions()
+    options.asyncOp = False
+    _sparse.lib.sparse_release = counted
+    try:
+        for drop in (True, False):
+            tensor = torch.sparse_coo_tensor([[rank]], [1.0], (100,))
+            work = dist.group.WORLD.allreduce([tensor], options)
+            if drop:
+                work._request.wait()
+            else:
+                empty, torch.empty = torch.empty, no_memory
+                try:
+                    expect_raises("no memory", work.wait)
+                finally:
+                    torch.empty = empty
+            del work, tensor
+            gc.collect()
+            dist.barrier()  # its start drops the complete request
+            dist.barrier()
+            gc.collect()
+            expect(released == [True], "released once", drop, released)
+            released.clear()
+    finally:
+        _sparse.lib.sparse_release = release
 
 
 def weft_list_sizes():

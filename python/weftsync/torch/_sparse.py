@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import weakref
 from typing import TYPE_CHECKING, Optional
 
 import torch
@@ -33,11 +34,28 @@ class SparseSum:
         shape = (ctypes.c_int64 * tensor.dim())(*tensor.shape)
         self._dtype = values.dtype
         self._result = _abi.Sparse()
+        # `finish` may fail or never run. Until the operation is complete, its request keeps this object alive.
+        self._release = weakref.finalize(self, lib.sparse_release, self._result)
+        self._release.atexit = False
         self.request = comm._start(lib.sparse_all_reduce, self, src, shape, tensor.dim(), own.sparse_dim(), self._dtype,
                                    Op.SUM, _options(seconds), self._result)
 
     def finish(self) -> None:
         """Copy the result into the tensor, once the request is complete."""
+        try:
+            count, indices, values = self._copied()
+        finally:
+            self._release()
+        whole = math.prod(self._tensor.shape[:self._indices.shape[0]])
+        if count == whole:  # the library may return the whole array; the others have the union of the ranks' indices
+            given = values.reshape(count, -1).ne(0).any(1)
+            indices, values = indices[:, given], values[given]
+        made = torch.sparse_coo_tensor(indices, values, self._tensor.shape, is_coalesced=True)
+        with torch.no_grad():  # detach() of a sparse tensor would give an object with indices of its own
+            self._tensor.copy_(made)
+
+    def _copied(self) -> tuple[int, torch.Tensor, torch.Tensor]:
+        """Copy the library's result. Returns the number of indices, the indices and the values."""
         count = int(self._result.count)
         rows, blocks = self._indices.shape[0], self._values.shape[1:]
         if count:
@@ -49,11 +67,4 @@ class SparseSum:
         else:
             indices = torch.empty((rows, 0), dtype=torch.int64)
             values = torch.empty((0, *blocks), dtype=self._values.dtype)
-        lib.sparse_release(self._result)
-        whole = math.prod(self._tensor.shape[:rows])
-        if count == whole:  # the library may return the whole array; the others have the union of the ranks' indices
-            given = values.reshape(count, -1).ne(0).any(1)
-            indices, values = indices[:, given], values[given]
-        made = torch.sparse_coo_tensor(indices, values, self._tensor.shape, is_coalesced=True)
-        with torch.no_grad():  # detach() of a sparse tensor would give an object with indices of its own
-            self._tensor.copy_(made)
+        return count, indices, values

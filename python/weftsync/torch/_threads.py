@@ -20,8 +20,10 @@ from .._library import check, lib
 _IDLE_SECONDS = 30.0
 
 _jobs: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
-_lock = threading.Lock()
-_idle = 0
+# Guards _idle. The garbage collector may run a destructor in any call, and a destructor may complete an operation, which
+# submits a job: hence nothing is called under the lock, and its own thread may take it again.
+_lock = threading.RLock()
+_idle = 0  # threads that wait for a job, less the jobs that wait for a thread
 _ended = False
 _watched: dict[int, Callable[[], Any]] = {}
 _numbers = itertools.count(1)
@@ -48,7 +50,7 @@ def _run() -> None:
             job = _jobs.get(timeout=_IDLE_SECONDS)
         except queue.Empty:
             with _lock:
-                if _idle > 0 and _jobs.empty():
+                if _idle > 0:
                     _idle -= 1
                     return
             continue
@@ -74,11 +76,10 @@ def watch(handle: ctypes.c_void_p, job: Callable[[], Any]) -> None:
     """Submit job when the request is complete, with or without success. One call for each request."""
     number = next(_numbers)
     _watched[number] = job
-    try:
-        check(lib.request_on_complete(handle, _completed, ctypes.c_void_p(number)))
-    except BaseException:
+    code = lib.request_on_complete(handle, _completed, ctypes.c_void_p(number))
+    if code:
         _watched.pop(number, None)
-        raise
+    check(code)  # also raises exceptions of signal handlers, which do not undo the call
 
 
 @atexit.register
@@ -91,7 +92,7 @@ def _end() -> None:
 def _forget() -> None:
     """Start anew in a forked child, which has none of the threads."""
     global _idle, _lock, _jobs
-    _idle, _lock, _jobs = 0, threading.Lock(), queue.SimpleQueue()
+    _idle, _lock, _jobs = 0, threading.RLock(), queue.SimpleQueue()
     _watched.clear()
 
 

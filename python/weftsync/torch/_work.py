@@ -1,6 +1,7 @@
 """Work objects: asynchronous operations as torch.distributed sees them."""
 from __future__ import annotations
 
+import copy
 import math
 import threading
 import time
@@ -18,6 +19,24 @@ from . import _threads
 from ._errors import converted, timed_out
 
 Finish = Callable[[], None]
+
+
+def _without_frames(error: BaseException) -> BaseException:
+    """Remove the frames from an error and its cause: they refer to the Work, which keeps the error."""
+    for one in (error, error.__cause__):
+        if one is not None:
+            one.__traceback__ = one.__context__ = None
+    return error
+
+
+def _copied(error: BaseException) -> BaseException:
+    """Copy an error that is raised. The frames of the raise refer to the Work, which keeps the original."""
+    try:
+        made = copy.copy(error)
+    except Exception:  # of a class whose instances cannot be copied
+        return error
+    made.__cause__ = error.__cause__
+    return made
 
 
 class Work(dist.Work):
@@ -43,25 +62,27 @@ class Work(dist.Work):
     # ---- completion
 
     def complete(self, error: Optional[BaseException] = None) -> None:
-        """Complete the operation; later calls do nothing."""
+        """Complete the operation; later calls only fulfil the future, if Ctrl-C has ended the first one before that."""
         with self._completing:
-            if self._done:
-                return
-            if error is None and self._finish is not None:
-                finish, self._finish = self._finish, self._broken  # Ctrl-C may end finish, which must not run twice
-                try:
-                    finish()
-                except Exception as problem:
-                    error = problem
-            self._finish = None
-            self._error = error
-            if self._profile is not None:
-                self._profile()
-                self._profile = None
-            self._done = True
+            if not self._done:
+                self._finished(error)
             future = self._future
-        if future is not None:
+        if future is not None and not future.done():
             self._fulfil(future)
+
+    def _finished(self, error: Optional[BaseException]) -> None:
+        if error is None and self._finish is not None:
+            finish, self._finish = self._finish, self._broken  # Ctrl-C may end finish, which must not run twice
+            try:
+                finish()
+            except Exception as problem:
+                error = problem
+        self._finish = None
+        self._error = None if error is None else _without_frames(error)
+        if self._profile is not None:
+            close, self._profile = self._profile, None
+            close()
+        self._done = True
 
     def _broken(self) -> None:
         """Take the place of a finish that an exception of a signal handler has ended."""
@@ -69,10 +90,14 @@ class Work(dist.Work):
                            "written: the contents of the output tensors are undefined")
 
     def _fulfil(self, future: torch.futures.Future[Any]) -> None:
-        if self._error is None:
-            future.set_result(self._tensors)
-        else:
-            future.set_exception(self._error)
+        try:
+            if self._error is None:
+                future.set_result(self._tensors)
+            else:
+                future.set_exception(_copied(self._error))
+        except RuntimeError:
+            if not future.done():  # else another thread has fulfilled it
+                raise
 
     def _poll(self) -> None:
         """Complete the operation if its request is complete."""
@@ -90,7 +115,7 @@ class Work(dist.Work):
         if not self._done and not self._block(seconds if seconds > 0 else math.inf):
             raise timed_out(self.name, seconds, "Operation timed out!")
         if self._error is not None:
-            raise self._error
+            raise _copied(self._error)
         return True
 
     def is_completed(self) -> bool:
@@ -113,7 +138,7 @@ class Work(dist.Work):
             raise RuntimeError("Work needs to be completed before calling result(). "
                                "Should call wait() before result().")
         if self._error is not None:
-            raise self._error
+            raise _copied(self._error)
         return self._tensors
 
     def synchronize(self) -> None:
@@ -137,14 +162,14 @@ class Work(dist.Work):
             if self._future is None:
                 self._future = torch.futures.Future()
             done, future = self._done, self._future
-        if made and done:
+        if done and not future.done():
             self._fulfil(future)
-        elif made:
+        elif not done:
             self._watch()
         return future
 
     def _watch(self) -> None:
-        """Arrange for `complete` to be called without a caller that waits."""
+        """Arrange for `complete` to be called without a caller that waits. Later calls do nothing."""
         raise NotImplementedError
 
 
@@ -164,8 +189,12 @@ class RequestWork(Work):
 
     def _watch(self) -> None:
         if not self._is_watched:
+            try:
+                _threads.watch(self._request._handle, self._poll)
+            except WeftError as error:
+                if error.code != Status.ERR_STATE:  # else Ctrl-C came after an earlier call, which had succeeded
+                    raise
             self._is_watched = True
-            _threads.watch(self._request._handle, self._poll)
 
     def _poll(self) -> None:
         try:
@@ -194,6 +223,7 @@ class JointWork(Work):
     def __init__(self, name: str, parts: Sequence[Work], seconds: float) -> None:
         super().__init__(name, [tensor for one in parts for tensor in one._tensors], seconds)
         self._parts = list(parts)
+        self._is_watched = False
 
     def _poll(self) -> None:
         if all([one.is_completed() for one in self._parts]):
@@ -208,7 +238,10 @@ class JointWork(Work):
         return True
 
     def _watch(self) -> None:
+        if self._is_watched:
+            return
         for one in self._parts:
             one.get_future().add_done_callback(lambda _: self._poll())
         if not self._parts:
             self._poll()
+        self._is_watched = True
