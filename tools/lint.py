@@ -203,16 +203,21 @@ def check_headers(arguments):
     return in_parallel(arguments.jobs, compile_alone, jobs)
 
 
+SAME_PERCENT = 93  # similarity from which a renamed file counts as unchanged: only its includes differ
+
+
 def recently_changed(commits):
     """Returns the paths, without their endings, of what the last commits and the working tree have changed.
 
-    With fewer commits than that: of all files.
+    A file that was renamed and hardly changed otherwise does not count. With fewer commits than that: of all files.
     """
     base = subprocess.run(["git", "rev-parse", "--quiet", "--verify", f"HEAD~{commits}"], cwd=ROOT, text=True,
                           stdout=subprocess.PIPE).stdout.strip()
-    listing = ["git", "diff", "--name-only", base] if base else ["git", "ls-files"]
-    names = subprocess.run(listing, cwd=ROOT, check=True, text=True, stdout=subprocess.PIPE).stdout.split("\n")
-    return {str((ROOT / name).with_suffix("")) for name in names if name}
+    listing = ["git", "diff", "--name-status", "--find-renames", base] if base else ["git", "ls-files"]
+    lines = subprocess.run(listing, cwd=ROOT, check=True, text=True, stdout=subprocess.PIPE).stdout.splitlines()
+    fields = [line.split("\t") for line in lines]
+    same = [f"R{percent:03}" for percent in range(SAME_PERCENT, 101)]
+    return {str((ROOT / line[-1]).with_suffix("")) for line in fields if line[0] not in same}
 
 
 def only_recent(entries, arguments):
