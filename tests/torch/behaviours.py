@@ -570,6 +570,71 @@ def weft_sparse_released():
         _sparse.lib.sparse_release = release
 
 
+def weft_after_failure():
+    """a call after a failure says that the communicator failed earlier, and what to do"""
+    group = dist.new_group()
+    group.set_timeout(timedelta(seconds=1))
+    if dist.get_rank() == 0:
+        error = expect_raises("timed out", dist.all_reduce, torch.ones(2), group=group)
+        expect("failed earlier" not in str(error), "the first failure", error)
+        for call in (lambda: dist.broadcast(torch.ones(2), 0, group), lambda: dist.isend(torch.ones(2), 1, group)):
+            error = expect_raises("the communicator failed earlier", call)
+            expect("create the process group anew" in str(error) and "all_reduce" in str(error), "the text", error)
+            expect(error.__cause__ is not None, "the cause", error)
+    dist.barrier()
+
+
+def weft_split_sizes():
+    """all_to_all_single names split sizes that are negative, and tensors without dimensions"""
+    size = dist.get_world_size()
+    if dist.get_rank() == 0:
+        value, scalar, sizes = torch.zeros(size), torch.zeros(()), [1] * size
+        wrong = [-1, size + 1, *[0] * (size - 2)]
+        group = dist.group.WORLD
+        expect_refused("no dimensions", lambda: group.alltoall_base(value, scalar, sizes, sizes))
+        expect_refused("no dimensions", lambda: group.alltoall_base(scalar, value, sizes, sizes))
+        expect_refused("-1 for rank 0", lambda: group.alltoall_base(value, value, sizes, wrong))
+        expect_refused("-1 for rank 0", lambda: group.alltoall_base(value, value, wrong, sizes))
+    dist.barrier()
+
+
+def weft_wait_timeout():
+    """the timeout of Work.wait says what was waited for, and that the operation continues"""
+    rank, value = dist.get_rank(), torch.zeros(1)
+    if rank == 0:
+        work = dist.irecv(value, 1, tag=4)
+        error = expect_raises("Timed out waiting 100ms", work.wait, timedelta(seconds=0.1))
+        expect("recv from rank 1 with tag 4" in str(error) and "the operation continues" in str(error), "text", error)
+        expect(str(error).lower().count("timed out") == 2, "said once in each of the two spellings", error)
+    dist.barrier()
+    if rank == 0:
+        work.wait()
+        expect(value.item() == 1, "received", value)
+    elif rank == 1:
+        dist.send(torch.ones(1), 0, tag=4)
+
+
+def weft_store_keys():
+    """monitored barriers and creations of groups delete their keys from the store, except the last round's"""
+    from weftsync.torch._group import ProcessGroupWeft
+    rank, size, store = dist.get_rank(), dist.get_world_size(), dist.group.WORLD.get_group_store()
+
+    def keys():
+        dist.barrier()
+        found = store.num_keys()
+        dist.barrier()
+        return found
+
+    dist.group.WORLD.monitored_barrier()
+    before = keys()
+    for _ in range(5):
+        dist.group.WORLD.monitored_barrier()
+    expect(keys() == before, "keys of monitored barriers", before, keys())
+    ProcessGroupWeft(dist.PrefixStore("keys/", store), rank, size, timedelta(seconds=60)).shutdown()
+    created = keys() - before
+    expect(created <= size, "keys of a group", created)
+
+
 def weft_list_sizes():
     """scatter, gather and reduce_scatter refuse lists whose sizes do not fit, before data moves"""
     rank, size = dist.get_rank(), dist.get_world_size()

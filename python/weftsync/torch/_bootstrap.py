@@ -13,7 +13,7 @@ from ..comm import Comm
 from ..context import Context, version
 from ..errors import WeftError
 from ._errors import converted, refused, timed_out
-from ._monitor import wait_for
+from ._monitor import delete, wait_for
 
 _NAME = "group setup"  # in errors
 
@@ -77,7 +77,12 @@ class StoreExchange:
         self._round += 1
         keys = self._publish(f"weft/{self.use}/{self._round}/", mine)
         self._wait(keys, "stopped during the group setup: see the error there")
-        return [bytes(part) for part in self._store.multi_get(keys)]
+        parts = [bytes(part) for part in self._store.multi_get(keys)]
+        # All ranks have read what came before, for they have published this round. Each deletes its own keys, because a
+        # rank that failed may have begun anew.
+        begin = [f"weft/begin/{self._rank}"] if self._round == 1 else []
+        delete(self._store, [f"weft/{self.use}/{self._round - 1}/{self._rank}", *begin])
+        return parts
 
     def _publish(self, prefix: str, mine: bytes) -> list[str]:
         """Publish this rank's bytes. Returns the keys of all ranks."""

@@ -32,6 +32,23 @@ def converted(error: WeftError, name: str, seconds: float) -> RuntimeError:
     return made
 
 
+def failed_earlier(error: WeftError, name: str) -> RuntimeError:
+    """Make the error of a call on a communicator that has failed before it. error is that failure."""
+    made: RuntimeError = dist.DistBackendError(
+        f"weft {name}: the communicator failed earlier, so nothing was sent: create the process group anew on all ranks. "
+        f"Its failure was {error}")
+    made.__cause__ = error
+    return made
+
+
+def stopped_waiting(name: str, seconds: float) -> RuntimeError:
+    """Make the error of a wait whose own timeout passed, with the words of Gloo."""
+    error: RuntimeError = dist.DistBackendError(
+        f"weft {name}: Timed out waiting {round(seconds * 1000)}ms. Only Work.wait timed out: the operation continues "
+        "until its deadline, and wait may be called again")
+    return error
+
+
 def refused(name: str, reason: str, kind: Optional[type[Exception]] = None) -> Exception:
     """Make the error of an argument that the backend refuses before anything is sent."""
     return (kind or ValueError)(f"weft {name}: {reason}")

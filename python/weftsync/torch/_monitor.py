@@ -31,6 +31,15 @@ def wait_for(store: Any, keys: list[str], seconds: float) -> None:
                 raise
 
 
+def delete(store: Any, keys: list[str]) -> None:
+    """Delete keys that no rank reads any more. Stores that cannot delete keep them."""
+    try:
+        for key in keys:
+            store.delete_key(key)
+    except Exception:  # a store that cannot delete; one that is gone fails its next user
+        pass
+
+
 class Monitor:
     """The monitored barriers of one process group. Threads: one at a time."""
 
@@ -49,6 +58,8 @@ class Monitor:
         if self._rank == 0:
             self._collect(prefix, timeout, wait_all_ranks)
             self._store.set(prefix + "released", b"1")
+            last = f"weft/monitored/{self._use}/{self._round - 1}/"  # all ranks have left that round
+            delete(self._store, [last + "released", *(last + str(rank) for rank in range(1, self._size))])
             return
         self._store.set(prefix + str(self._rank), b"1")
         try:

@@ -17,7 +17,7 @@ from ..constants import ANY_SOURCE
 from ..errors import WeftError
 from ..request import Request
 from . import _bootstrap, _profile
-from ._errors import converted, refused
+from ._errors import converted, failed_earlier, refused
 from ._monitor import Monitor
 from ._sparse import SparseSum
 from ._tensors import Reduction, checked, flat, message, part, reduction, single, spread
@@ -77,6 +77,9 @@ class Operations:
             if close is not None:
                 close()
             if isinstance(error, WeftError):
+                earlier = None if self.comm.closed else self.comm.error()
+                if earlier is not None:
+                    raise failed_earlier(earlier, name) from earlier
                 raise converted(error, name, seconds) from error
             raise
         assert request is not None
@@ -350,9 +353,11 @@ class Operations:
     def send(self, tensors: Tensors, dst_rank: int, tag: int = 0) -> Work:
         """Send a tensor to a rank, which receives it with the same tag."""
         tensor = _message(tensors, "send", tag)
-        return self._launch("send", lambda seconds: self.comm.send_tagged(
+        work = self._launch("send", lambda seconds: self.comm.send_tagged(
             message(tensor), dst_rank, tag, timeout=seconds, wait=False), self._seconds(None), [tensor], [tensor], None,
             attended=True)
+        work.name = f"send to rank {dst_rank} with tag {tag}"
+        return work
 
     def recv(self, tensors: Tensors, src_rank: int, tag: int = 0) -> Work:
         """Receive a tensor from a rank."""
@@ -378,7 +383,9 @@ class Operations:
                 raise RuntimeError(f"weft recv: the message of rank {taken.source} with tag {tag} has {taken.count} "
                                    f"{unit}, expected {room.count}: send a tensor of the same size and type")
 
-        return self._launch(name, start, self._seconds(None), [tensor], [tensor], finish, attended=True)
+        work = self._launch(name, start, self._seconds(None), [tensor], [tensor], finish, attended=True)
+        work.name = f"recv from {'any rank' if source == ANY_SOURCE else f'rank {source}'} with tag {tag}"
+        return work
 
     # ---- several operations as one
 
@@ -464,6 +471,12 @@ class Operations:
             return [tensor.numel() // self._weft_size] * self._weft_size
         if len(sizes) != self._weft_size:
             raise refused("alltoall_base", "Number of tensor splits not equal to group size", RuntimeError)
+        for rank, rows in enumerate(sizes):
+            if rows < 0:
+                raise refused("alltoall_base", f"split sizes {list(sizes)} have {rows} for rank {rank}, expected 0 or more")
+        if not tensor.dim():
+            raise refused("alltoall_base", f"the tensor has no dimensions, but split sizes {list(sizes)} are rows of its "
+                          "first one: pass a tensor with a dimension, or no split sizes")
         if sum(sizes) != tensor.shape[0]:
             raise refused("alltoall_base", "Split sizes doesn't match total dim 0 size", RuntimeError)
         row = tensor.numel() // max(tensor.shape[0], 1)

@@ -16,7 +16,7 @@ from ..constants import Status
 from ..errors import WeftError
 from ..request import Request
 from . import _threads
-from ._errors import converted, timed_out
+from ._errors import converted, stopped_waiting
 
 Finish = Callable[[], None]
 
@@ -113,7 +113,7 @@ class Work(dist.Work):
         """Wait until the operation is complete. Raises RuntimeError if it failed or the timeout passed."""
         seconds = timeout.total_seconds() if timeout is not None else 0.0
         if not self._done and not self._block(seconds if seconds > 0 else math.inf):
-            raise timed_out(self.name, seconds, "Operation timed out!")
+            raise stopped_waiting(self.name, seconds)
         if self._error is not None:
             raise _copied(self._error)
         return True
