@@ -67,6 +67,18 @@ class Collectives:
         """The collectives in a form that returns a new array: `y = comm.new.all_reduce(x)`. See NewArrays."""
         return NewArrays(self)
 
+    @overload
+    def all_reduce(self, src: Any, dst: Any = ..., op: Operation = ..., *, factor: float = ...,
+                   timeout: Optional[float] = ..., wait: Literal[True] = ...) -> None: ...
+
+    @overload
+    def all_reduce(self, src: Any, dst: Any = ..., op: Operation = ..., *, factor: float = ...,
+                   timeout: Optional[float] = ..., wait: Literal[False]) -> Request: ...
+
+    @overload
+    def all_reduce(self, src: Any, dst: Any = ..., op: Operation = ..., *, factor: float = ...,
+                   timeout: Optional[float] = ..., wait: bool) -> Optional[Request]: ...
+
     def all_reduce(self, src: Any, dst: Any = None, op: Operation = Op.SUM, *, factor: float = 0.0,
                    timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
         """Reduce src over all ranks into dst, on every rank, with the same bits on all.
@@ -80,6 +92,18 @@ class Collectives:
         return self._run(lib.all_reduce, [src, dst, op], src.address, dst.address, src.count, src.dtype,
                          _op(op), options=_options(timeout, factor, op), wait=wait)
 
+    @overload
+    def reduce(self, src: Any, dst: Any = ..., op: Operation = ..., *, root: int = ..., factor: float = ...,
+               timeout: Optional[float] = ..., wait: Literal[True] = ...) -> None: ...
+
+    @overload
+    def reduce(self, src: Any, dst: Any = ..., op: Operation = ..., *, root: int = ..., factor: float = ...,
+               timeout: Optional[float] = ..., wait: Literal[False]) -> Request: ...
+
+    @overload
+    def reduce(self, src: Any, dst: Any = ..., op: Operation = ..., *, root: int = ..., factor: float = ...,
+               timeout: Optional[float] = ..., wait: bool) -> Optional[Request]: ...
+
     def reduce(self, src: Any, dst: Any = None, op: Operation = Op.SUM, *, root: int = 0, factor: float = 0.0,
                timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
         """Reduce src over all ranks into dst on the rank root, as all_reduce does.
@@ -90,6 +114,18 @@ class Collectives:
         return self._run(lib.reduce, [src, dst, op], src.address, dst.address, src.count, src.dtype,
                          _op(op), root, options=_options(timeout, factor, op), wait=wait)
 
+    @overload
+    def broadcast(self, array: Any, root: int = ..., *, timeout: Optional[float] = ...,
+                  wait: Literal[True] = ...) -> None: ...
+
+    @overload
+    def broadcast(self, array: Any, root: int = ..., *, timeout: Optional[float] = ...,
+                  wait: Literal[False]) -> Request: ...
+
+    @overload
+    def broadcast(self, array: Any, root: int = ..., *, timeout: Optional[float] = ...,
+                  wait: bool) -> Optional[Request]: ...
+
     def broadcast(self, array: Any, root: int = 0, *, timeout: Optional[float] = None,
                   wait: bool = True) -> Optional[Request]:
         """Copy the array of the rank root into the array of every other rank."""
@@ -97,11 +133,32 @@ class Collectives:
         return self._run(lib.broadcast, [part], part.address, part.count, part.dtype, root, options=_options(timeout),
                          wait=wait)
 
+    @overload
+    def all_gather(self, src: Any, dst: Any, *, timeout: Optional[float] = ..., wait: Literal[True] = ...) -> None: ...
+
+    @overload
+    def all_gather(self, src: Any, dst: Any, *, timeout: Optional[float] = ..., wait: Literal[False]) -> Request: ...
+
+    @overload
+    def all_gather(self, src: Any, dst: Any, *, timeout: Optional[float] = ..., wait: bool) -> Optional[Request]: ...
+
     def all_gather(self, src: Any, dst: Any, *, timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
         """Gather src of every rank into dst on all ranks, in rank order. dst has size times the elements of src."""
         src, dst = _pair(src, dst, 1, self.size)
         return self._run(lib.all_gather, [src, dst], src.address, dst.address, src.count, src.dtype,
                          options=_options(timeout), wait=wait)
+
+    @overload
+    def reduce_scatter(self, src: Any, dst: Any, op: Operation = ..., *, factor: float = ...,
+                       timeout: Optional[float] = ..., wait: Literal[True] = ...) -> None: ...
+
+    @overload
+    def reduce_scatter(self, src: Any, dst: Any, op: Operation = ..., *, factor: float = ...,
+                       timeout: Optional[float] = ..., wait: Literal[False]) -> Request: ...
+
+    @overload
+    def reduce_scatter(self, src: Any, dst: Any, op: Operation = ..., *, factor: float = ...,
+                       timeout: Optional[float] = ..., wait: bool) -> Optional[Request]: ...
 
     def reduce_scatter(self, src: Any, dst: Any, op: Operation = Op.SUM, *, factor: float = 0.0,
                        timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
@@ -109,6 +166,18 @@ class Collectives:
         src, dst = _pair(src, dst, self.size, 1)
         return self._run(lib.reduce_scatter, [src, dst, op], src.address, dst.address, dst.count, src.dtype,
                          _op(op), options=_options(timeout, factor, op), wait=wait)
+
+    @overload
+    def gather(self, src: Any, dst: Any = ..., root: int = ..., *, timeout: Optional[float] = ...,
+               wait: Literal[True] = ...) -> None: ...
+
+    @overload
+    def gather(self, src: Any, dst: Any = ..., root: int = ..., *, timeout: Optional[float] = ...,
+               wait: Literal[False]) -> Request: ...
+
+    @overload
+    def gather(self, src: Any, dst: Any = ..., root: int = ..., *, timeout: Optional[float] = ...,
+               wait: bool) -> Optional[Request]: ...
 
     def gather(self, src: Any, dst: Any = None, root: int = 0, *, timeout: Optional[float] = None,
                wait: bool = True) -> Optional[Request]:
@@ -121,6 +190,18 @@ class Collectives:
         return self._run(lib.gather, [src, dst], src.address, dst.address if dst else None, src.count, src.dtype, root,
                          options=_options(timeout), wait=wait)
 
+    @overload
+    def scatter(self, src: Any, dst: Any, root: int = ..., *, timeout: Optional[float] = ...,
+                wait: Literal[True] = ...) -> None: ...
+
+    @overload
+    def scatter(self, src: Any, dst: Any, root: int = ..., *, timeout: Optional[float] = ...,
+                wait: Literal[False]) -> Request: ...
+
+    @overload
+    def scatter(self, src: Any, dst: Any, root: int = ..., *, timeout: Optional[float] = ...,
+                wait: bool) -> Optional[Request]: ...
+
     def scatter(self, src: Any, dst: Any, root: int = 0, *, timeout: Optional[float] = None,
                 wait: bool = True) -> Optional[Request]:
         """Copy block r of src on the rank root into dst of rank r.
@@ -131,6 +212,15 @@ class Collectives:
         src = _optional(src, dst, self.rank == root, dst.count * self.size, "src")
         return self._run(lib.scatter, [src, dst], src.address if src else None, dst.address, dst.count, dst.dtype, root,
                          options=_options(timeout), wait=wait)
+
+    @overload
+    def all_to_all(self, src: Any, dst: Any, *, timeout: Optional[float] = ..., wait: Literal[True] = ...) -> None: ...
+
+    @overload
+    def all_to_all(self, src: Any, dst: Any, *, timeout: Optional[float] = ..., wait: Literal[False]) -> Request: ...
+
+    @overload
+    def all_to_all(self, src: Any, dst: Any, *, timeout: Optional[float] = ..., wait: bool) -> Optional[Request]: ...
 
     def all_to_all(self, src: Any, dst: Any, *, timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
         """Send block r of src to rank r, and receive block r of dst from rank r. Not in place.
@@ -143,6 +233,18 @@ class Collectives:
                              "rank (all_to_all_v takes blocks of different sizes)")
         return self._run(lib.all_to_all, [src, dst], src.address, dst.address, src.count // self.size, src.dtype,
                          options=_options(timeout), wait=wait)
+
+    @overload
+    def all_gather_v(self, src: Any, dst: Any, counts: Sequence[int], offsets: Optional[Sequence[int]] = ..., *,
+                     timeout: Optional[float] = ..., wait: Literal[True] = ...) -> None: ...
+
+    @overload
+    def all_gather_v(self, src: Any, dst: Any, counts: Sequence[int], offsets: Optional[Sequence[int]] = ..., *,
+                     timeout: Optional[float] = ..., wait: Literal[False]) -> Request: ...
+
+    @overload
+    def all_gather_v(self, src: Any, dst: Any, counts: Sequence[int], offsets: Optional[Sequence[int]] = ..., *,
+                     timeout: Optional[float] = ..., wait: bool) -> Optional[Request]: ...
 
     def all_gather_v(self, src: Any, dst: Any, counts: Sequence[int], offsets: Optional[Sequence[int]] = None, *,
                      timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
@@ -157,6 +259,21 @@ class Collectives:
         _same_type(src, dst)
         return self._run(lib.all_gather_v, [src, dst], src.address, dst.address, *blocks.arrays, src.dtype,
                          options=_options(timeout), wait=wait)
+
+    @overload
+    def reduce_scatter_v(self, src: Any, dst: Any, counts: Sequence[int], op: Operation = ...,
+                         offsets: Optional[Sequence[int]] = ..., *, factor: float = ..., timeout: Optional[float] = ...,
+                         wait: Literal[True] = ...) -> None: ...
+
+    @overload
+    def reduce_scatter_v(self, src: Any, dst: Any, counts: Sequence[int], op: Operation = ...,
+                         offsets: Optional[Sequence[int]] = ..., *, factor: float = ..., timeout: Optional[float] = ...,
+                         wait: Literal[False]) -> Request: ...
+
+    @overload
+    def reduce_scatter_v(self, src: Any, dst: Any, counts: Sequence[int], op: Operation = ...,
+                         offsets: Optional[Sequence[int]] = ..., *, factor: float = ..., timeout: Optional[float] = ...,
+                         wait: bool) -> Optional[Request]: ...
 
     def reduce_scatter_v(self, src: Any, dst: Any, counts: Sequence[int], op: Operation = Op.SUM,
                          offsets: Optional[Sequence[int]] = None, *, factor: float = 0.0,
@@ -173,6 +290,18 @@ class Collectives:
         return self._run(lib.reduce_scatter_v, [src, dst], src.address, dst.address, *blocks.arrays,
                          dst.dtype, _op(op), options=_options(timeout, factor, op), wait=wait)
 
+    @overload
+    def gather_v(self, src: Any, dst: Any, counts: Sequence[int], offsets: Optional[Sequence[int]] = ...,
+                 root: int = ..., *, timeout: Optional[float] = ..., wait: Literal[True] = ...) -> None: ...
+
+    @overload
+    def gather_v(self, src: Any, dst: Any, counts: Sequence[int], offsets: Optional[Sequence[int]] = ...,
+                 root: int = ..., *, timeout: Optional[float] = ..., wait: Literal[False]) -> Request: ...
+
+    @overload
+    def gather_v(self, src: Any, dst: Any, counts: Sequence[int], offsets: Optional[Sequence[int]] = ...,
+                 root: int = ..., *, timeout: Optional[float] = ..., wait: bool) -> Optional[Request]: ...
+
     def gather_v(self, src: Any, dst: Any, counts: Sequence[int], offsets: Optional[Sequence[int]] = None,
                  root: int = 0, *, timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
         """Gather counts[r] elements of rank r at offsets[r] of dst on the rank root; see all_gather_v.
@@ -187,6 +316,18 @@ class Collectives:
             _same_type(src, dst)
         return self._run(lib.gather_v, [src, dst], src.address, dst.address if dst else None, *blocks.arrays, src.dtype,
                          root, options=_options(timeout), wait=wait)
+
+    @overload
+    def scatter_v(self, src: Any, dst: Any, counts: Sequence[int], offsets: Optional[Sequence[int]] = ...,
+                  root: int = ..., *, timeout: Optional[float] = ..., wait: Literal[True] = ...) -> None: ...
+
+    @overload
+    def scatter_v(self, src: Any, dst: Any, counts: Sequence[int], offsets: Optional[Sequence[int]] = ...,
+                  root: int = ..., *, timeout: Optional[float] = ..., wait: Literal[False]) -> Request: ...
+
+    @overload
+    def scatter_v(self, src: Any, dst: Any, counts: Sequence[int], offsets: Optional[Sequence[int]] = ...,
+                  root: int = ..., *, timeout: Optional[float] = ..., wait: bool) -> Optional[Request]: ...
 
     def scatter_v(self, src: Any, dst: Any, counts: Sequence[int], offsets: Optional[Sequence[int]] = None,
                   root: int = 0, *, timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
@@ -203,6 +344,21 @@ class Collectives:
             _same_type(src, dst)
         return self._run(lib.scatter_v, [src, dst], src.address if src else None, dst.address, *blocks.arrays, dst.dtype,
                          root, options=_options(timeout), wait=wait)
+
+    @overload
+    def all_to_all_v(self, src: Any, src_counts: Sequence[int], dst: Any, dst_counts: Sequence[int], *,
+                     src_offsets: Optional[Sequence[int]] = ..., dst_offsets: Optional[Sequence[int]] = ...,
+                     timeout: Optional[float] = ..., wait: Literal[True] = ...) -> None: ...
+
+    @overload
+    def all_to_all_v(self, src: Any, src_counts: Sequence[int], dst: Any, dst_counts: Sequence[int], *,
+                     src_offsets: Optional[Sequence[int]] = ..., dst_offsets: Optional[Sequence[int]] = ...,
+                     timeout: Optional[float] = ..., wait: Literal[False]) -> Request: ...
+
+    @overload
+    def all_to_all_v(self, src: Any, src_counts: Sequence[int], dst: Any, dst_counts: Sequence[int], *,
+                     src_offsets: Optional[Sequence[int]] = ..., dst_offsets: Optional[Sequence[int]] = ...,
+                     timeout: Optional[float] = ..., wait: bool) -> Optional[Request]: ...
 
     def all_to_all_v(self, src: Any, src_counts: Sequence[int], dst: Any, dst_counts: Sequence[int], *,
                      src_offsets: Optional[Sequence[int]] = None, dst_offsets: Optional[Sequence[int]] = None,
@@ -238,9 +394,27 @@ class Collectives:
             self._grouped = None
         self._raise(code)
 
+    @overload
+    def barrier(self, *, timeout: Optional[float] = ..., wait: Literal[True] = ...) -> None: ...
+
+    @overload
+    def barrier(self, *, timeout: Optional[float] = ..., wait: Literal[False]) -> Request: ...
+
+    @overload
+    def barrier(self, *, timeout: Optional[float] = ..., wait: bool) -> Optional[Request]: ...
+
     def barrier(self, *, timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
         """Wait until all ranks have called barrier."""
         return self._run(lib.barrier, [], options=_options(timeout), wait=wait)
+
+    @overload
+    def send(self, src: Any, peer: int, *, timeout: Optional[float] = ..., wait: Literal[True] = ...) -> None: ...
+
+    @overload
+    def send(self, src: Any, peer: int, *, timeout: Optional[float] = ..., wait: Literal[False]) -> Request: ...
+
+    @overload
+    def send(self, src: Any, peer: int, *, timeout: Optional[float] = ..., wait: bool) -> Optional[Request]: ...
 
     def send(self, src: Any, peer: int, *, timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
         """Send src to the rank peer, which calls recv with the same element count and dtype.
@@ -252,11 +426,32 @@ class Collectives:
         return self._run(lib.send, [part], part.address, part.count, part.dtype, peer, options=_options(timeout),
                          wait=wait)
 
+    @overload
+    def recv(self, dst: Any, peer: int, *, timeout: Optional[float] = ..., wait: Literal[True] = ...) -> None: ...
+
+    @overload
+    def recv(self, dst: Any, peer: int, *, timeout: Optional[float] = ..., wait: Literal[False]) -> Request: ...
+
+    @overload
+    def recv(self, dst: Any, peer: int, *, timeout: Optional[float] = ..., wait: bool) -> Optional[Request]: ...
+
     def recv(self, dst: Any, peer: int, *, timeout: Optional[float] = None, wait: bool = True) -> Optional[Request]:
         """Receive dst from the rank peer; see send."""
         part = _array(dst, writes=True)
         return self._run(lib.recv, [part], part.address, part.count, part.dtype, peer, options=_options(timeout),
                          wait=wait)
+
+    @overload
+    def send_tagged(self, src: Any, peer: int, tag: int, *, timeout: Optional[float] = ...,
+                    wait: Literal[True] = ...) -> None: ...
+
+    @overload
+    def send_tagged(self, src: Any, peer: int, tag: int, *, timeout: Optional[float] = ...,
+                    wait: Literal[False]) -> Request: ...
+
+    @overload
+    def send_tagged(self, src: Any, peer: int, tag: int, *, timeout: Optional[float] = ...,
+                    wait: bool) -> Optional[Request]: ...
 
     def send_tagged(self, src: Any, peer: int, tag: int, *, timeout: Optional[float] = None,
                     wait: bool = True) -> Optional[Request]:

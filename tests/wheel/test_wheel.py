@@ -241,11 +241,14 @@ def test_extras():
 
 
 def test_types():
-    """mypy reads the types of the installed package"""
+    """mypy reads the types of the installed package, and a call with wait=False returns a Request"""
     checker, program = WORK / "mypy", WORK / "typed.py"
     call(sys.executable, "-m", "venv", "--clear", "--without-pip", checker)
     call(*PIP, "--python", checker, "install", "--no-compile", "mypy==2.4.1", timeout=INSTALL_S)
     program.write_text("import weftsync\n\ndef rank(comm: weftsync.Comm) -> int:\n    return comm.rank\n\n"
+                       "def start(comm: weftsync.Comm, array: object) -> None:\n"
+                       "    comm.all_reduce(array)\n    comm.barrier(wait=False).wait()\n"
+                       "    comm.all_reduce(array, wait=False).wait()\n\n"
                        "def wrong(comm: weftsync.Comm) -> str:\n    return comm.rank\n")
     result = cases.run([checker / "bin/mypy", "--strict", "--python-executable", shared_environment() / "bin/python",
                         "--cache-dir", WORK / "mypy-cache", program], timeout=INSTALL_S, environment={"PYTHONPATH": ""})
