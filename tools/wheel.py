@@ -38,6 +38,21 @@ COMPILED_IN = {"spdlog": ("/usr/include/spdlog/spdlog.h", "MIT"), "fmt": ("/usr/
 # Libraries that auditwheel copies: their Debian packages and licences. They are shared libraries, as the LGPL asks.
 COPIED = {"libhwloc": ("libhwloc15", "BSD-3-Clause"), "libsodium": ("libsodium23", "ISC"),
           "libudev": ("libudev1", "LGPL-2.1-or-later")}
+# The module cuda contains what nvcc compiles from its headers, such as their inline functions, and none of CUDA's libraries.
+CUDA, CUDA_LICENCE = "CUDA Toolkit headers", "LicenseRef-NVIDIA-CUDA-Toolkit-EULA"
+CUDA_TEXT = """LicenseRef-NVIDIA-CUDA-Toolkit-EULA
+
+The file weftsync/weft/libweft-cuda.so of this wheel was compiled with nvcc and the headers of the
+NVIDIA CUDA Toolkit. Its machine code contains what the compiler made of those headers, such as
+their inline functions. The headers are subject to NVIDIA's licence:
+
+  End User License Agreement for NVIDIA Software Development Kits, with the CUDA Toolkit Supplement
+  https://docs.nvidia.com/cuda/eula/index.html
+
+The wheel contains no file and no library of the CUDA Toolkit. The module loads the CUDA runtime
+that the user has installed, when a program first uses a device. All other files of this wheel are
+independent of the CUDA Toolkit, and can be used without it.
+"""
 
 
 def say(text):
@@ -61,7 +76,9 @@ def package_of(file):
 
 
 def components(folder, build, cross):
-    """Return name, version, licence and Debian package of all that the unpacked wheel contains besides Weft."""
+    """Return name, version, licence and Debian package of all that the unpacked wheel contains besides Weft.
+
+    CUDA's headers belong to no Debian package: None."""
     compiler = arm64_root.COMPILER if cross else "g++"
     native = sorted({package_of(output(compiler, "-print-file-name=" + name)) for name in ("libstdc++.a", "libgcc.a")})
 
@@ -74,6 +91,9 @@ def components(folder, build, cross):
     for name, (file, licence) in COMPILED_IN.items():
         package = package_of(file if file.startswith("/") else output(compiler, "-print-file-name=" + file))
         parts.append((name, version_of(package), licence, package))
+    if (folder / "weftsync/weft/libweft-cuda.so").exists():
+        number = re.search(r"release ([\d.]+)", output("nvcc", "--version")).group(1)
+        parts.append((CUDA, number, CUDA_LICENCE, None))
     for name in sorted(path.name.split("-")[0] for path in folder.glob("weftsync.libs/*")):
         if name not in COPIED:
             sys.exit(f"auditwheel copied {name}, whose licence tools/wheel.py does not know (COPIED)")
@@ -87,6 +107,9 @@ def add_licences(info, parts):
     folder = info / "licenses" / "third-party"
     folder.mkdir(parents=True)
     for name, _, _, package in parts:
+        if package is None:
+            (folder / "cuda-toolkit.txt").write_text(CUDA_TEXT)
+            continue
         text = Path("/usr/share/doc", package, "copyright").read_text()
         (folder / f"{name}.txt").write_text(text)
         for common in re.findall(r"/usr/share/common-licenses/([\w.-]*\w)", text):
@@ -104,12 +127,9 @@ def add_materials(info, wheel, parts):
     version = re.search(r"^Version: (.*)$", (info / "METADATA").read_text(), re.M).group(1)
     listed = [(f"pkg:pypi/weftsync@{version}?file_name={wheel}", "weftsync", version, {"expression": "Apache-2.0"})]
     for name, number, licence, package in parts:
-        address = f"pkg:deb/debian/{quote(package)}@{quote(number, safe='~')}"
+        address = f"pkg:deb/debian/{quote(package)}@{quote(number, safe='~')}" if package else \
+            f"pkg:generic/cuda-toolkit@{number}"
         listed.append((address, name, number, {"expression": licence}))
-    if (info.parent / "weftsync/weft/libweft-cuda.so").exists():
-        number = re.search(r"release ([\d.]+)", output("nvcc", "--version")).group(1)
-        licence = {"license": {"name": "NVIDIA CUDA Toolkit EULA"}}
-        listed.append((f"pkg:generic/cuda-toolkit@{number}", "CUDA Toolkit headers", number, licence))
     subject, *others = [{"type": "library", "bom-ref": f"{address}#{quote(name)}", "name": name, "version": number,
                          "purl": address, "licenses": [licence]} for address, name, number, licence in listed]
     references = [part["bom-ref"] for part in others]

@@ -163,6 +163,10 @@ def test_licences_and_materials():
     lesser = {re.sub(r"\d+$", "", name) for name, part in parts.items() if "LGPL" in json.dumps(part["licenses"])}
     expect(lesser <= copied, "a part under the LGPL is no shared library of its own", lesser, copied)
     expect(all(part["version"] and part["licenses"] for part in parts.values()), "versions and licences", parts)
+    expression = re.search(r"^License-Expression: (.*)$", metadata, re.M).group(1).split(" AND ")
+    expect_equal(sorted({licence["expression"] for part in parts.values() for licence in part["licenses"]}
+                        | {"Apache-2.0"}), sorted(expression))
+    expect_equal("third-party/cuda-toolkit.txt" in files, "CUDA Toolkit headers" in parts)
     references = {part["bom-ref"] for part in parts.values()}
     references.add(bill["metadata"]["component"]["bom-ref"])
     expect_equal({entry["ref"] for entry in bill["dependencies"]}, references)
