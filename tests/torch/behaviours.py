@@ -384,8 +384,9 @@ def weft_forked_group():
             try:
                 group, value = ProcessGroupWeft(dist.HashStore(), 0, 1, timedelta(seconds=30)), torch.ones(3)
                 group.allreduce([value]).get_future().wait()
-                code = 0 if value.tolist() == [1.0] * 3 and (depth == 0 or sums(depth - 1)) else 2
+                expect_raises("a forked child cannot use its parent's", dist.all_reduce, value)
                 group.shutdown()
+                code = 0 if value.tolist() == [1.0] * 3 and (depth == 0 or sums(depth - 1)) else 2
             except BaseException:
                 traceback.print_exc()
             os._exit(code)

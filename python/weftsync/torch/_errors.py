@@ -26,6 +26,9 @@ def converted(error: WeftError, name: str, seconds: float) -> RuntimeError:
         made = timed_out(name, seconds, error.text)
     elif error.code == Status.ERR_PEER_FAILED:
         made = dist.DistBackendError(f"weft {name}: Connection closed by peer: {error}")
+    elif error.code == Status.ERR_FORKED:
+        made = dist.DistBackendError(f"weft {name}: a forked child cannot use its parent's process groups: destroy this one "
+                                     "and create one in the child")
     else:
         made = dist.DistBackendError(f"weft {name}: {error}")
     made.__cause__ = error

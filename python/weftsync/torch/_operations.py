@@ -13,7 +13,7 @@ from typing import Any, Callable, Optional
 import torch
 
 from ..comm import Comm
-from ..constants import ANY_SOURCE
+from ..constants import ANY_SOURCE, Status
 from ..errors import WeftError
 from ..request import Request
 from . import _bootstrap, _profile
@@ -78,7 +78,7 @@ class Operations:
                 close()
             if isinstance(error, WeftError):
                 earlier = None if self.comm.closed else self.comm.error()
-                if earlier is not None:
+                if earlier is not None and earlier.code != Status.ERR_FORKED:
                     raise failed_earlier(earlier, name) from earlier
                 raise converted(error, name, seconds) from error
             raise
