@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import operator
+import os
 import threading
 from typing import Any, Callable, Generator
 
@@ -84,6 +85,7 @@ class _Asked(threading.local):
 _asked = _Asked()
 if on_main_thread():
     _first(None)
+os.register_at_fork(after_in_child=lambda: _first(None))  # the thread that forks is the child's main thread
 _ask = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.py_object)(operator.methodcaller("send", None))
 callback = ctypes.cast(_ask, _abi.interrupt_fn)
 user_data = ctypes.c_void_p(id(_asked))

@@ -393,6 +393,39 @@ def test_in_all_gather():
     expect_equal(result.stderr, "")
 
 
+def test_forked_by_a_thread():
+    """Ctrl-C ends a blocking call in a child that a thread forks which had blocked in the library before"""
+    program = """if True:
+        import os, signal, sys, threading, time, weftsync as weft
+        def fork():
+            with weft.Context() as context:
+                try:
+                    weft.Comm(context, rank=0, size=2, store=sys.argv[1], init_timeout=0.5)
+                except weft.WeftError:
+                    pass
+                if os.fork() == 0:
+                    child()
+                os.wait()
+        def child():
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+            begin = time.monotonic()
+            try:
+                weft.Comm(rank=0, size=2, store=sys.argv[1], init_timeout=10)
+            except KeyboardInterrupt:
+                print("raised" if time.monotonic() - begin < 8 else "late", flush=True)
+            except BaseException as error:
+                print(repr(error), flush=True)
+            os._exit(0)
+        thread = threading.Thread(target=fork)
+        thread.start()
+        thread.join()
+    """
+    result = cases.run([sys.executable, "-W", "ignore", "-c", program, store_name("forked")],
+                       environment={"PYTHONPATH": str(ROOT / "python")})
+    expect_equal(result.stdout, "raised\n", result.stderr)
+
+
 @contextlib.contextmanager
 def replaced(name, make):
     """Replace a function of the library by make(function), as long as the with block runs."""
