@@ -191,17 +191,20 @@ TEST_CASE("ranks that make different calls over nccl get an error, and nothing i
 TEST_CASE("a rank that does not join an operation over nccl is named") {
   const FakeNccl fake;
   RankFailures failures;
+  std::atomic<int> ready{0};
   const std::string error = run_nccl(3, [&](Rank& r) {
     Stream stream(r.rank);
     DeviceBuffer<float> buffer(100, r.rank);
     weft_coll_options options = on(stream);
-    options.timeout_ms = 3000;
+    options.timeout_ms = 5000;
     if (r.rank == 2) {
       weft_error failure = WEFT_ERROR_INIT;
       while (weft_comm_error(r.comm, &failure) == WEFT_OK && failure.code == WEFT_OK)
         std::this_thread::yield();
       return;
     }
+    // Together, so that neither is late where other programs keep the cores busy.
+    for (ready++; ready < 2;) std::this_thread::yield();
     const weft_status status = weft_all_reduce(r.comm, buffer.get(), buffer.get(), 100, WEFT_DTYPE_F32,
                                                WEFT_OP_SUM, &options, nullptr);
     failures.expect(status == WEFT_ERR_TIMEOUT, std::to_string(status));
