@@ -104,7 +104,6 @@ Status exchange_offers(Context& context, Exchange& exchange, const Registry& reg
   mine.algorithms = options.algorithms;
   mine.shm_thresholds = registry.measurements().shm_thresholds();
   mine.host = static_cast<int32_t>(options.host_label);
-  mine.node = options.node_label >= 0;
   for (const BackendEntry& entry : registry.backends()) {
     std::string detail;
     if (entry.backend != nullptr && entry.backend->preference >= 0 && registry.probe(entry, &detail).ok())
@@ -140,10 +139,6 @@ Status exchange_offers(Context& context, Exchange& exchange, const Registry& reg
     if ((offer.host < 0) != (first.host < 0)) {
       return differ("WEFT_HOSTS is set on rank ", offer.host < 0 ? zero : name, " and not on rank ",
                     offer.host < 0 ? name : zero, ": set it on all ranks or on none");
-    }
-    if (offer.node != first.node) {
-      return differ("WEFT_SHM_NODES is set on rank ", offer.node ? name : zero, " and not on rank ",
-                    offer.node ? zero : name, ": set it on all ranks or on none");
     }
     if (offer.wanted == first.wanted) continue;
     const auto shown = [](const std::string& backend) {
@@ -291,7 +286,6 @@ Status create_over(const std::shared_ptr<Context>& context, const Registry& regi
   if (SystemClock* clock = context->system_clock(); clock != nullptr && args.crowded)
     clock->set_crowded(true);
   args.measurements = &registry.measurements();
-  args.node = options.node_label;
   args.libraries = registry.libraries();
   args.device = options.device;
   const Backend* backend = nullptr;
@@ -368,8 +362,7 @@ Status from_environment(BootstrapOptions* bootstrap, std::string* job) {
     if (bootstrap->secret.empty()) bootstrap->secret = std::move(environment.secret);
   }
   const int rank = bootstrap->rank, size = bootstrap->size;
-  WEFT_TRY(parse_hosts(environment.hosts, rank, size, &bootstrap->options.host_label));
-  return parse_nodes(environment.shm_nodes, rank, size, &bootstrap->options.node_label);
+  return parse_hosts(environment.hosts, rank, size, &bootstrap->options.host_label);
 }
 
 }  // namespace

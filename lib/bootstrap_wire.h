@@ -22,7 +22,6 @@ struct Offer {
   std::string algorithms;              // specified algorithms; empty: none
   std::string shm_thresholds;          // specified shm crossover sizes; empty: none
   int32_t host = -1;                   // specified simulated host; -1: none
-  bool node = false;                   // its NUMA node is specified
   std::vector<std::string> available;  // backends that work on this rank
 };
 

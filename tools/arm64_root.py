@@ -8,8 +8,8 @@ from pathlib import Path
 
 TRIPLET = "aarch64-linux-gnu"
 COMPILER, EMULATOR = f"{TRIPLET}-g++", "qemu-aarch64-static"
-PACKAGES = ["libc6-dev", "libspdlog-dev", "libsodium-dev", "libhwy-dev", "libhwloc-dev", "nlohmann-json3-dev",
-            "libcli11-dev", "libucx-dev", "libopenmpi-dev", "libmpich-dev", "python3", "python3-numpy"]
+PACKAGES = ["libc6-dev", "libspdlog-dev", "libsodium-dev", "libhwy-dev", "nlohmann-json3-dev", "libcli11-dev",
+            "libucx-dev", "libopenmpi-dev", "libmpich-dev", "python3", "python3-numpy"]
 
 
 def run(*command, **more):

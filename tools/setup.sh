@@ -16,12 +16,12 @@ clang_tidy=23.1.4
 mypy=2.4.1
 nccl=2.30.7
 
-debian="g++ meson ninja-build pkg-config python3 python3-numpy libspdlog-dev libsodium-dev libhwy-dev libhwloc-dev zlib1g-dev nlohmann-json3-dev
+debian="g++ meson ninja-build pkg-config python3 python3-numpy libspdlog-dev libsodium-dev libhwy-dev zlib1g-dev nlohmann-json3-dev
   catch2 libcli11-dev libeigen3-dev dataset-fashion-mnist libucx-dev libopenmpi-dev openmpi-bin libmpich-dev mpich iproute2"
-fedora="gcc-c++ meson ninja-build pkgconf-pkg-config python3 python3-numpy spdlog-devel libsodium-devel highway-devel hwloc-devel zlib-devel
+fedora="gcc-c++ meson ninja-build pkgconf-pkg-config python3 python3-numpy spdlog-devel libsodium-devel highway-devel zlib-devel
   json-devel catch-devel cli11-devel eigen3-devel ucx-devel"
-arch="gcc meson ninja pkgconf python python-numpy spdlog libsodium highway hwloc zlib nlohmann-json catch2 cli11 eigen openucx"
-conda="cxx-compiler meson ninja pkg-config python numpy spdlog libsodium libhwy libhwloc nlohmann_json catch2 cli11 eigen ucx"
+arch="gcc meson ninja pkgconf python python-numpy spdlog libsodium highway zlib nlohmann-json catch2 cli11 eigen openucx"
+conda="cxx-compiler meson ninja pkg-config python numpy spdlog libsodium libhwy nlohmann_json catch2 cli11 eigen ucx"
 if [ "$what" = lint ]; then
   debian="$debian clang libclang-rt-dev lld doxygen python3-venv"
   fedora="$fedora clang compiler-rt lld doxygen"
@@ -37,7 +37,7 @@ has() { command -v "$1" >/dev/null 2>&1; }
 # True if everything that the build needs is installed, from any source.
 tools_present() {
   { has c++ || has g++ || has clang++; } && has meson && has ninja && has pkg-config && has python3 && python3 -c 'import numpy' &&
-    pkg-config --exists spdlog libsodium libhwy hwloc zlib nlohmann_json eigen3 CLI11 &&
+    pkg-config --exists spdlog libsodium libhwy zlib nlohmann_json eigen3 CLI11 &&
     { pkg-config --exists catch2 || pkg-config --exists catch2-with-main; } &&
     { [ "$what" != lint ] || { has clang && has doxygen; }; } && { [ "$what" != parity ] || python3 -c 'import ensurepip, venv'; }
 }

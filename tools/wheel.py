@@ -3,8 +3,8 @@
 
 Usage: wheel.py BUILD [--arch aarch64] [--source FOLDER] [--out FOLDER] [--jobs N] [--no-sdist]
 
-meson-python compiles in build-wheel. auditwheel copies hwloc and sodium into the wheel and gives it its platform tag;
-UCX, MPI, CUDA and NCCL stay outside. The tools are installed, pinned, in BUILD. Licences and versions of what the wheel
+meson-python compiles in build-wheel. auditwheel copies sodium into the wheel and gives it its platform tag; UCX,
+MPI, CUDA and NCCL stay outside. The tools are installed, pinned, in BUILD. Licences and versions of what the wheel
 contains come from Debian's packages. The same commit gives the same bytes on the same system, in any folder.
 --arch aarch64 compiles in build-wheel-aarch64, with Debian's cross-compiler (g++-aarch64-linux-gnu) and arm64 packages.
 """
@@ -35,9 +35,8 @@ COMPILED_IN = {"spdlog": ("/usr/include/spdlog/spdlog.h", "MIT"), "fmt": ("/usr/
                "nlohmann-json": ("/usr/include/nlohmann/json.hpp", "MIT"),
                "CLI11": ("/usr/include/CLI/CLI.hpp", "BSD-3-Clause"),
                "libstdc++": ("libstdc++.a", GCC_LICENCE), "libgcc": ("libgcc.a", GCC_LICENCE)}
-# Libraries that auditwheel copies: their Debian packages and licences. They are shared libraries, as the LGPL asks.
-COPIED = {"libhwloc": ("libhwloc15", "BSD-3-Clause"), "libsodium": ("libsodium23", "ISC"),
-          "libudev": ("libudev1", "LGPL-2.1-or-later")}
+# Libraries that auditwheel copies: their Debian packages and licences.
+COPIED = {"libsodium": ("libsodium23", "ISC")}
 # The module cuda contains what nvcc compiles from its headers, such as their inline functions, and none of CUDA's libraries.
 CUDA, CUDA_LICENCE = "CUDA Toolkit headers", "LicenseRef-NVIDIA-CUDA-Toolkit-EULA"
 CUDA_TEXT = """LicenseRef-NVIDIA-CUDA-Toolkit-EULA

@@ -61,7 +61,6 @@ class ShmCollectives final : public Collectives {
     uint64_t place = 0;
     const bool mapped = bytes >= kMappedMin && group_->in_arena(args.src, bytes, element, &place);
     if (args.coll != Coll::kAllReduce || args.src != args.dst || group_->size() == 1 || !mapped) return {};
-    if (group_->in_two_levels(bytes, args.ordered)) return {};
     const Range own = owned_by(group_->rank(), bytes, group_->size());
     return {own.offset / element, own.bytes / element};
   }
@@ -72,9 +71,7 @@ class ShmCollectives final : public Collectives {
     return counters;
   }
   int local_size() const override { return group_->size(); }
-  std::string transports() const override {
-    return cat(text(group_->thresholds()), text(group_->nodes(), group_->thresholds()));
-  }
+  std::string transports() const override { return text(group_->thresholds()); }
   const char* name() const override { return "shm"; }
 
  private:

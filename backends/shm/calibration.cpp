@@ -14,7 +14,6 @@ constexpr int kLeastRepeats = 2;  // the first one touches cold memory
 constexpr uint64_t kOneShotSizes[] = {2 << 10,  4 << 10,  8 << 10,   16 << 10,
                                       32 << 10, 64 << 10, 128 << 10, 256 << 10};
 constexpr uint64_t kPullSizes[] = {512 << 10, 1 << 20, 2 << 20, 4 << 20};
-constexpr uint64_t kLevelSizes[] = {256 << 10, 512 << 10, 1 << 20, 2 << 20, kLargestLevelTuned};
 
 CrossoverSearch::Run along(Tuner& tuner, Route small, Route large) {
   return [&tuner, small, large](bool is_small, uint64_t bytes, uint64_t* slowest_ns, uint64_t* elapsed_ns) {
@@ -50,22 +49,6 @@ Status calibrate(Tuner& tuner, bool one_shot, bool pull, Thresholds* thresholds)
     thresholds->pull = boundary == std::size(kPullSizes) ? kNever : kPullSizes[boundary];
     thresholds->origin = Thresholds::Origin::kMeasured;
   }
-  return {};
-}
-
-Status calibrate_levels(Tuner& tuner, Thresholds* thresholds) {
-  CrossoverSearch levels(kLevelSizes);
-  uint64_t first_ns = 0, begin_ns = 0;
-  WEFT_TRY(tuner.run(Route::kOneLevel, kLevelSizes[0], &first_ns, &begin_ns));
-  bool over = false;
-  for (int turn = 0; turn < kTurns && !over; turn++) {
-    WEFT_TRY(
-        levels.repeat(along(tuner, Route::kOneLevel, Route::kTwoLevel), begin_ns + kCalibrationNs, &over));
-  }
-  if (levels.repeats() < kLeastRepeats) return {};
-  const size_t boundary = levels.boundary(std::size(kLevelSizes));
-  thresholds->two_level = boundary == std::size(kLevelSizes) ? kNever : kLevelSizes[boundary];
-  thresholds->origin = Thresholds::Origin::kMeasured;
   return {};
 }
 

@@ -7,7 +7,7 @@
 
 namespace weft::shm {
 
-enum class Route : uint8_t { kOneShot, kTwoShot, kPulled, kOneLevel, kTwoLevel };  // the last two on arenas
+enum class Route : uint8_t { kOneShot, kTwoShot, kPulled };
 
 // Runs one all_reduce of `bytes` bytes along a route. The memory is rewritten before.
 class Tuner {
@@ -27,9 +27,5 @@ uint64_t largest_tuned(bool pull);
 // Measures `one_shot` and `pull` of *thresholds where the arguments ask for it. Sets the origin to kMeasured
 // if anything was measured.
 Status calibrate(Tuner& tuner, bool one_shot, bool pull, Thresholds* thresholds);
-// Measures `two_level` in the same way, within a kCalibrationNs of its own. Two levels must be faster to be
-// chosen, because their sums have other bits.
-inline constexpr uint64_t kLargestLevelTuned = 4 << 20;
-Status calibrate_levels(Tuner& tuner, Thresholds* thresholds);
 
 }  // namespace weft::shm

@@ -15,7 +15,6 @@
 #include "base/round_up.h"
 #include "core/arena.h"
 #include "core/backend.h"
-#include "nodes.h"
 #include "segment.h"
 #include "thresholds.h"
 
@@ -97,31 +96,21 @@ class Group {
   // Reads another process's private memory.
   Status read_private(int rank, uint64_t address, std::byte* to, uint64_t bytes) const;
 
-  // Equal on all ranks.
-  const Nodes& nodes() const { return nodes_; }
-  // True if an all-reduce on arenas uses two levels. Depends only on values that all ranks agree on.
-  bool in_two_levels(uint64_t bytes, bool ordered) const {
-    return nodes_.two_levels() && bytes >= thresholds_.two_level && !ordered;
-  }
-
   // A fail point where tests stop this rank. Called before each write into peers' memory.
-  void reach_writing(FailPlace place, uint64_t slot, uint64_t round) const {
-    if (failpoints_ != nullptr) (void)failpoints_->reach(place, slot, round, *clock_);
+  void reach_writing(uint64_t slot, uint64_t round) const {
+    if (failpoints_ != nullptr) (void)failpoints_->reach(FailPlace::kWriting, slot, round, *clock_);
   }
 
   // Payload bytes moved, for statistics.
   void count_shared(uint64_t bytes) { shared_.fetch_add(bytes, std::memory_order_relaxed); }
   void count_direct(uint64_t bytes) { direct_.fetch_add(bytes, std::memory_order_relaxed); }
-  // Counts the bytes in arenas that were read or written on another NUMA node.
-  void count_across(uint64_t bytes) { across_.fetch_add(bytes, std::memory_order_relaxed); }
   void forget_moved() {
-    for (std::atomic<uint64_t>* const bytes : {&shared_, &direct_, &across_})
+    for (std::atomic<uint64_t>* const bytes : {&shared_, &direct_})
       bytes->store(0, std::memory_order_relaxed);
   }
   uint64_t moved_bytes() const { return shared_bytes() + direct_bytes(); }
   uint64_t shared_bytes() const { return shared_.load(std::memory_order_relaxed); }
   uint64_t direct_bytes() const { return direct_.load(std::memory_order_relaxed); }
-  uint64_t across_bytes() const { return across_.load(std::memory_order_relaxed); }
 
  private:
   Group() = default;
@@ -137,7 +126,6 @@ class Group {
   Layout layout_;
   const DeviceOps* host_ = nullptr;
   Thresholds thresholds_;
-  Nodes nodes_;
   bool crowded_ = false;
   int pauses_ = 1;  // iterations of pause()
   FailPointsPtr failpoints_;
@@ -147,7 +135,6 @@ class Group {
   std::shared_ptr<SegmentArena> arena_;  // shared by communicators that were shrunk from each other
   std::atomic<uint64_t> shared_{0};
   std::atomic<uint64_t> direct_{0};
-  std::atomic<uint64_t> across_{0};
 };
 
 // Writes into every cache line that this rank has read of a peer's segment. No rank reads it again before its

@@ -25,7 +25,6 @@ namespace {
 // longer with a tenth of it. Operations of 8 bytes took 10 % longer with twice as much (docs/performance.md).
 constexpr uint64_t kPauseNs = 50;
 constexpr int64_t kCheckMs = 20;  // between checks whether an awaited rank is lost
-constexpr int kLeastRanks = 4;    // two on each of two nodes
 
 Status random_nonce(uint64_t* nonce) {
   if (::getrandom(nonce, sizeof *nonce, 0) != sizeof *nonce) return Status::system("getrandom", errno);
@@ -70,8 +69,7 @@ class GroupSetup {
     group_->failpoints_ = args_.failpoints;  // only now: measurements write, too
     group_->arena_ = inherited_ ? inherited_ : std::make_shared<SegmentArena>(arena_memory_);
     args_.log.info(cat("shm: ", size_, " ranks, arenas of up to ", bytes_text(group_->layout_.arena_bytes),
-                       ", private buffers: ", text(group_->thresholds()),
-                       text(group_->nodes_, group_->thresholds())));
+                       ", private buffers: ", text(group_->thresholds())));
     *result = std::move(group_);
     return {};
   }
@@ -84,7 +82,6 @@ class GroupSetup {
   Status exchange_rank_infos() {
     RankInfo me;
     me.process = this_process();
-    me.node = args_.node >= 0 || size_ < kLeastRanks ? args_.node : node_of_this_thread();
     me.arena_bytes = arena_memory_ ? arena_memory_->size() : feasible_arena(size_, args_.arena_limit_bytes);
     me.needed_bytes = inherited_ ? inherited_->populated_bytes() : 0;
     me.available_bytes = available_memory();
@@ -92,7 +89,6 @@ class GroupSetup {
     WEFT_TRY(args_.exchange.all_gather(encode(me), &all, args_.deadline));
     uint64_t arena = UINT64_MAX;
     std::vector<RankInfo> ranks(all.size());
-    std::vector<int32_t> nodes;
     for (int r = 0; r < size_; r++) {
       RankInfo& theirs = ranks[static_cast<size_t>(r)];
       if (!decode(all[static_cast<size_t>(r)], &theirs)) {
@@ -102,7 +98,6 @@ class GroupSetup {
                                  "same version of Weft on all ranks"))
             .with_ranks({name(r)});
       }
-      nodes.push_back(theirs.node);
       arena = std::min(arena, theirs.arena_bytes);
       peer(r).pid = static_cast<int64_t>(theirs.process.pid);
       peer(r).same_process = r == rank_ || theirs.process == me.process;
@@ -112,7 +107,6 @@ class GroupSetup {
         if (ranks[static_cast<size_t>(other)].process == theirs.process) threads_ = true;
       }
     }
-    group_->nodes_ = group_nodes(nodes);
     group_->layout_ = Layout(size_, arena);
     return check_memory(ranks);
   }
@@ -247,13 +241,10 @@ class GroupSetup {
     mine.thresholds = table_thresholds(size_);
     const bool one_shot = may_measure && wanted.measure && !wanted.one_shot;
     const bool pull = may_measure && wanted.measure && !wanted.pull;
-    const bool levels = may_measure && wanted.measure && !wanted.two_level && group_->nodes_.two_levels();
-    if (one_shot || pull || levels) WEFT_TRY(measure(one_shot, pull, levels, &mine));
+    if (one_shot || pull) WEFT_TRY(measure(one_shot, pull, &mine));
     if (wanted.one_shot) mine.thresholds.one_shot = *wanted.one_shot;
     if (wanted.pull) mine.thresholds.pull = *wanted.pull;
-    if (wanted.two_level) mine.thresholds.two_level = *wanted.two_level;
-    if (!group_->nodes_.two_levels()) mine.thresholds.two_level = kNever;
-    const bool given = wanted.one_shot || wanted.pull || mine.thresholds.two_level != kNever;
+    const bool given = wanted.one_shot || wanted.pull;
     if (given && mine.thresholds.origin == Thresholds::Origin::kTable)
       mine.thresholds.origin = Thresholds::Origin::kGiven;
     mine.answers = 0;
@@ -266,23 +257,20 @@ class GroupSetup {
   }
 
   // Builds the key of a measurement: these processes, in this order.
-  std::string measurement_key(bool one_shot, bool pull, bool levels) const {
-    std::string key = cat("shm", args_.crowded ? " crowded" : "", one_shot ? " one-shot" : "",
-                          pull ? " pull" : "", levels ? " two-level" : "");
-    for (int r = 0; levels && r < size_; r++) key += cat(' ', group_->nodes_.node_of[static_cast<size_t>(r)]);
-    return key + processes_;
+  std::string measurement_key(bool one_shot, bool pull) const {
+    return cat("shm", args_.crowded ? " crowded" : "", one_shot ? " one-shot" : "", pull ? " pull" : "",
+               processes_);
   }
 
   // Measures, unless all ranks have done so before. Measures whole operations where each rank has a core. It
   // only compares pulling with staging in two other cases. Where ranks share cores, whole operations would
   // measure the scheduler. Where ranks are threads, a rank that fails would free what another rank reads.
-  Status measure(bool one_shot, bool pull, bool levels, SetupResult* mine) {
-    const std::string key = measurement_key(one_shot, pull, levels);
+  Status measure(bool one_shot, bool pull, SetupResult* mine) {
+    const std::string key = measurement_key(one_shot, pull);
     const std::string kept = args_.measurements->find(key);
     SetupResult known = *mine;
     if (!kept.empty() && decode(std::as_bytes(std::span(kept)), &known)) known.answers = kMeasured;
     if (can_pull_all()) known.answers |= kCanPull;
-    if (!inherited_ && group_->layout_.arena_bytes >= kLargestLevelTuned) known.answers |= kEmptyArena;
     // The samples must have been written by their owner and not yet read by others.
     const bool whole = !args_.crowded;
     if (!whole || threads_) known.status = write_samples();
@@ -299,47 +287,29 @@ class GroupSetup {
       if (look.answers & kPullPays) mine->thresholds.pull = kPullMin;
       mine->thresholds.origin = Thresholds::Origin::kMeasured;
     }
-    const bool empty = (known.answers & kEmptyArena) != 0;
     if (whole) {
-      WEFT_TRY(run_tuner(one_shot, pull && can && !threads_, levels && empty, mine));
+      WEFT_TRY(run_tuner(one_shot, pull && can && !threads_, mine));
       // Resets this rank's lane block, before any lane opens it.
       new (&group_->at<LaneBlock>(rank_, group_->layout().lane(0))) LaneBlock();
       group_->forget_moved();
     }
-    if (levels && !empty) return {};  // a communicator with an arena of its own can measure it
     const Bytes found = encode(*mine);
     args_.measurements->keep(key, std::string(reinterpret_cast<const char*>(found.data()), found.size()));
     return {};
   }
 
   // Runs the tuner. If a rank cannot measure, all ranks keep the values that they have.
-  Status run_tuner(bool one_shot, bool pull, bool levels, SetupResult* mine) {
-    const bool sizes = one_shot || pull;
-    if (!sizes && !levels) return {};
-    GroupTuner tuner(group_, args_, sizes ? largest_tuned(pull) : 0, levels ? kLargestLevelTuned : 0);
-    bool going = true;
-    if (sizes) {
-      SetupResult tuned = *mine;
-      tuned.status = calibrate(tuner, one_shot, pull, &tuned.thresholds);
-      WEFT_TRY(agree_on_tuned(tuned, &going, mine));
-    }
-    if (!levels || !going) return {};
+  Status run_tuner(bool one_shot, bool pull, SetupResult* mine) {
+    if (!one_shot && !pull) return {};
+    GroupTuner tuner(group_, args_, largest_tuned(pull));
     SetupResult tuned = *mine;
-    tuned.status = calibrate_levels(tuner, &tuned.thresholds);
-    WEFT_TRY(agree_on_tuned(tuned, &going, mine));
-    group_->populated_.assign(group_->populated_.size(), {});  // the tuner returns the arenas' memory
-    return {};
-  }
-
-  Status agree_on_tuned(SetupResult tuned, bool* measured, SetupResult* mine) {
-    Status status = tuned.status.with_prefix("autotuning of shared memory: ");
+    Status status =
+        calibrate(tuner, one_shot, pull, &tuned.thresholds).with_prefix("autotuning of shared memory: ");
     if (status.code() == Code::kTimeout || status.code() == Code::kPeerFailed) return status;
     if (!status.ok() && status.code() != Code::kCancelled) args_.log.warn(status.text());
-    tuned.status = {};
     tuned.answers = status.ok() ? kMeasured : 0;
     WEFT_TRY(agree(&tuned));
-    *measured = (tuned.answers & kMeasured) != 0;
-    if (*measured) mine->thresholds = tuned.thresholds;
+    if (tuned.answers & kMeasured) mine->thresholds = tuned.thresholds;
     return {};
   }
 

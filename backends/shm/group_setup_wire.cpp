@@ -17,7 +17,6 @@ Bytes encode(const RankInfo& rank_info) {
   ByteWriter writer;
   writer.put(kMagic);
   rank_info.process.put(writer);
-  writer.put(rank_info.node);
   writer.put(rank_info.arena_bytes).put(rank_info.needed_bytes).put(rank_info.available_bytes);
   return writer.take();
 }
@@ -26,11 +25,10 @@ bool decode(ByteView bytes, RankInfo* rank_info) {
   ByteReader reader(bytes);
   if (reader.get<uint64_t>() != kMagic) return false;
   rank_info->process = ProcessIdentity::get(reader);
-  rank_info->node = reader.get<int32_t>();
   rank_info->arena_bytes = reader.get<uint64_t>();
   rank_info->needed_bytes = reader.get<uint64_t>();
   rank_info->available_bytes = reader.get<uint64_t>();
-  return reader.done() && rank_info->node >= kNoNode && rank_info->node < kMostNodes;
+  return reader.done();
 }
 
 Bytes encode(const SegmentInfo& segment_info) {
@@ -57,7 +55,6 @@ Bytes encode(const SetupResult& setup_result) {
       .put(setup_result.answers)
       .put(setup_result.thresholds.one_shot)
       .put(setup_result.thresholds.pull)
-      .put(setup_result.thresholds.two_level)
       .put(static_cast<uint8_t>(setup_result.thresholds.origin))
       .take();
 }
@@ -68,7 +65,6 @@ bool decode(ByteView bytes, SetupResult* setup_result) {
   setup_result->answers = reader.get<uint8_t>();
   setup_result->thresholds.one_shot = reader.get<uint64_t>();
   setup_result->thresholds.pull = reader.get<uint64_t>();
-  setup_result->thresholds.two_level = reader.get<uint64_t>();
   const auto origin = reader.get<uint8_t>();
   setup_result->thresholds.origin = static_cast<Thresholds::Origin>(origin);
   return reader.done() && setup_result->answers <= kAllAnswerBits &&

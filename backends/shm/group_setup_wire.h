@@ -13,11 +13,10 @@
 
 namespace weft::shm {
 
-// A rank's process, its NUMA node, the largest arena that it can map, the memory that it needs at once, and
-// the memory that its machine has.
+// A rank's process, the largest arena that it can map, the memory that it needs at once, and the memory that
+// its machine has.
 struct RankInfo {
   ProcessIdentity process;
-  int32_t node = kNoNode;
   uint64_t arena_bytes = 0;
   uint64_t needed_bytes = 0;  // to back new allocations
   uint64_t available_bytes = 0;
@@ -41,8 +40,7 @@ struct SetupResult {
 inline constexpr uint8_t kCanPull = 1;
 inline constexpr uint8_t kPullPays = 2;
 inline constexpr uint8_t kMeasured = 4;  // thresholds: measured by an earlier communicator of the same ranks
-inline constexpr uint8_t kEmptyArena = 8;  // its arena is still empty, and large enough to measure
-inline constexpr uint8_t kAllAnswerBits = 15;
+inline constexpr uint8_t kAllAnswerBits = 7;
 
 Bytes encode(const RankInfo& rank_info);
 Bytes encode(const SegmentInfo& segment_info);

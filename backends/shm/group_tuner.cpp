@@ -1,7 +1,5 @@
 #include "group_tuner.h"
 
-#include <sys/mman.h>
-
 #include <cstring>
 
 #include "base/text.h"
@@ -16,57 +14,40 @@ Thresholds only(Route route) {
   Thresholds thresholds;
   thresholds.one_shot = route == Route::kOneShot ? kHalfBytes : 0;
   thresholds.pull = route == Route::kPulled ? 0 : kNever;
-  thresholds.two_level = route == Route::kTwoLevel ? 0 : kNever;
   return thresholds;
 }
 
 }  // namespace
 
-GroupTuner::GroupTuner(std::shared_ptr<Group> group, const BackendArgs& args, uint64_t bytes,
-                       uint64_t level_bytes)
+GroupTuner::GroupTuner(std::shared_ptr<Group> group, const BackendArgs& args, uint64_t bytes)
     : group_(std::move(group)),
       args_(args),
       bytes_(bytes),
-      level_bytes_(level_bytes),
-      memory_(bytes > 0 ? args.allocator.get(bytes, kPage) : nullptr),
+      memory_(args.allocator.get(bytes, kPage)),
       lane_(group_, 0),
       begin_ns_(args.clock.now_ns()) {}
 
 GroupTuner::~GroupTuner() {
   if (memory_ != nullptr) args_.allocator.put(memory_, bytes_);
-  if (arena_ != nullptr) (void)::madvise(arena_, level_bytes_, MADV_REMOVE);
-}
-
-// Populates the arena. Its memory is returned afterwards.
-bool GroupTuner::populate_arena() {
-  if (arena_ != nullptr) return true;
-  if (available_memory() < level_bytes_) return false;
-  std::byte* const memory = group_->memory(group_->rank(), group_->layout().arena);
-  if (!populate(memory, level_bytes_).ok()) return false;
-  arena_ = memory;
-  return true;
 }
 
 Status GroupTuner::run(Route route, uint64_t bytes, uint64_t* slowest_ns, uint64_t* elapsed_ns) {
-  const bool levels = route == Route::kOneLevel || route == Route::kTwoLevel;
-  if (levels ? !populate_arena() : memory_ == nullptr) {
-    return give_up(
-        Status::error(Code::kNoMemory, cat("cannot allocate ", bytes_text(levels ? level_bytes_ : bytes_),
-                                           "; WEFT_SHM_THRESHOLDS=off skips the autotuning")));
+  if (memory_ == nullptr) {
+    return give_up(Status::error(Code::kNoMemory, cat("cannot allocate ", bytes_text(bytes_),
+                                                      "; WEFT_SHM_THRESHOLDS=off skips the autotuning")));
   }
-  std::byte* const memory = levels ? arena_ : memory_;
   CollectiveArgs args;
   args.coll = Coll::kAllReduce;
   args.dtype = Dtype::kF32;
   args.op = ReduceOp::kSum;
   args.count = bytes / sizeof(float);
-  args.src = args.dst = memory;
+  args.src = args.dst = memory_;
   uint64_t times[2] = {};
   uint64_t start = 0;
   // Routes leave their staging lines in different caches, so a short operation is timed after another one on
   // the same route.
   for (int i = bytes <= kHalfBytes ? 0 : 1; i < 2; i++) {
-    std::memset(memory, 1, bytes);  // a small number; brings its lines into this core's cache
+    std::memset(memory_, 1, bytes);  // a small number; brings its lines into this core's cache
     WEFT_TRY(synchronise(times));
     group_->set_thresholds(only(route));
     start = args_.clock.now_ns();

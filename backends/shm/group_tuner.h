@@ -14,10 +14,9 @@ namespace weft::shm {
 // Threads: one thread at a time.
 class GroupTuner final : public Tuner {
  public:
-  // args outlives this object. bytes: the largest operation on private memory. level_bytes: the largest
-  // operation on arenas, which nothing uses yet. After an error nothing more can be run on any rank; the
-  // other ranks get kCancelled.
-  GroupTuner(std::shared_ptr<Group> group, const BackendArgs& args, uint64_t bytes, uint64_t level_bytes);
+  // args outlives this object. bytes: the largest operation. After an error nothing more can be run on any
+  // rank; the other ranks get kCancelled.
+  GroupTuner(std::shared_ptr<Group> group, const BackendArgs& args, uint64_t bytes);
   ~GroupTuner() override;
   Status run(Route route, uint64_t bytes, uint64_t* slowest_ns, uint64_t* elapsed_ns) override;
 
@@ -27,14 +26,11 @@ class GroupTuner final : public Tuner {
   Status finish(const CollectiveArgs& args);
   Status check_peers(uint64_t* next_ns);
   Status give_up(Status why);
-  bool populate_arena();
 
   const std::shared_ptr<Group> group_;
   const BackendArgs& args_;
   const uint64_t bytes_;
-  const uint64_t level_bytes_;
-  std::byte* const memory_;     // null: no memory
-  std::byte* arena_ = nullptr;  // null: no memory; allocated at its first use
+  std::byte* const memory_;  // null: no memory
   GroupLane lane_;
   uint64_t slot_ = 0;
   uint64_t begin_ns_ = 0;  // of the first run

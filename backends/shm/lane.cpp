@@ -210,10 +210,7 @@ void GroupLane::dispatch() {
   uint64_t flags = ~uint64_t{0};
   for (const Claims& claims : context_.claims) flags &= claims.flags;
   const bool all_reduce = op_.args.coll == Coll::kAllReduce;
-  if (flags & kMapped) {
-    const bool two = all_reduce && group_->in_two_levels(op_.bytes, op_.args.ordered);
-    return begin(two ? *paths_.two_level : all_reduce ? *paths_.owner : *paths_.mapped);
-  }
+  if (flags & kMapped) return begin(all_reduce ? *paths_.owner : *paths_.mapped);
   if (op_.args.slices != nullptr) return finish(not_mapped());
   if (fits_half()) {
     state_ = State::kHalves;

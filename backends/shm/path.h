@@ -22,7 +22,7 @@ struct Rounds {
   bool mid = false;
   bool out = false;
   uint64_t bytes = 0;     // approximate bytes that one stage of a round touches
-  bool intrudes = false;  // mid and out write into peers' arenas
+  bool intrudes = false;  // mid writes into peers' arenas
   // mid leaves its results in the peers' staging, in place of their inputs. Once all have reduced a round,
   // only its own rank uses its chunk.
   bool returns = false;
@@ -65,12 +65,11 @@ class Path {
 // Holds all paths of a lane.
 struct Paths {
   explicit Paths(PathContext& context);
-  std::unique_ptr<Path> staged;     // any collective through staging
-  std::unique_ptr<Path> two_shot;   // all_reduce through staging: owners reduce, each rank copies out
-  std::unique_ptr<Path> mapped;     // any collective but all_reduce, out of peers' arenas
-  std::unique_ptr<Path> owner;      // all_reduce on arenas: owners reduce and write to all
-  std::unique_ptr<Path> two_level;  // the same, within NUMA nodes and between them
-  std::unique_ptr<Path> pulled;     // as mapped, out of peers' private memory
+  std::unique_ptr<Path> staged;    // any collective through staging
+  std::unique_ptr<Path> two_shot;  // all_reduce through staging: owners reduce, each rank copies out
+  std::unique_ptr<Path> mapped;    // any collective but all_reduce, out of peers' arenas
+  std::unique_ptr<Path> owner;     // all_reduce on arenas: owners reduce and write to all
+  std::unique_ptr<Path> pulled;    // as mapped, out of peers' private memory
   // all_reduce of private memory: owners pull and reduce, the other ranks pull the result.
   std::unique_ptr<Path> owner_pulled;
 };
@@ -79,7 +78,6 @@ std::unique_ptr<Path> make_staged(PathContext& context);
 std::unique_ptr<Path> make_two_shot(PathContext& context);
 std::unique_ptr<Path> make_mapped(PathContext& context);
 std::unique_ptr<Path> make_owner(PathContext& context);
-std::unique_ptr<Path> make_two_level(PathContext& context);
 std::unique_ptr<Path> make_pulled(PathContext& context);
 std::unique_ptr<Path> make_owner_pulled(PathContext& context);
 

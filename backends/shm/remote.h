@@ -1,5 +1,5 @@
 // The base of paths that read or write peers' buffers in place: each rank's claims, checked, and the pages
-// behind them. Called by direct.cpp and two_level.cpp under the progress lock.
+// behind them. Called by direct.cpp under the progress lock.
 #pragma once
 
 #include <cstring>
@@ -77,7 +77,6 @@ class Remote {
   Status prepare(Group& group, int rank, uint64_t skip, uint64_t bytes) const {
     const Buffer& buffer = buffers_[static_cast<size_t>(rank)];
     (buffer.mapped ? group.count_shared(bytes) : group.count_direct(bytes));
-    if (!group.nodes().together(group.rank(), rank)) group.count_across(bytes);
     return buffer.mapped ? group.ensure(rank, buffer.where + skip, bytes) : Status();
   }
   std::vector<Buffer> buffers_;

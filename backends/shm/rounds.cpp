@@ -48,7 +48,7 @@ bool GroupLane::advance_rounds(uint64_t* work) {
   }
   if (status.ok() && mid_ < all && mid_ < in_ && (!rounds_.in || all_reached(kProduced, mid_ + 1)) &&
       (!rounds_.intrudes || enter_peers())) {
-    if (rounds_.intrudes || rounds_.returns) group_->reach_writing(FailPlace::kWriting, op_.slot, mid_);
+    if (rounds_.intrudes || rounds_.returns) group_->reach_writing(op_.slot, mid_);
     status = path_->mid(op_, mid_);
     if (rounds_.intrudes) leave_peers();
     mid_++;
@@ -57,11 +57,8 @@ bool GroupLane::advance_rounds(uint64_t* work) {
     moved = true;
   }
   if (status.ok() && out_ < all && out_ < mid_ &&
-      (rounds_.mid ? all_reached(kReduced, out_ + 1) : !rounds_.in || all_reached(kProduced, out_ + 1)) &&
-      (!rounds_.intrudes || enter_peers())) {
-    if (rounds_.intrudes) group_->reach_writing(FailPlace::kHanding, op_.slot, out_);
+      (rounds_.mid ? all_reached(kReduced, out_ + 1) : !rounds_.in || all_reached(kProduced, out_ + 1))) {
     status = path_->out(op_, out_);
-    if (rounds_.intrudes) leave_peers();
     out_++;
     *work += rounds_.bytes;
     moved = true;

@@ -9,7 +9,6 @@ Paths::Paths(PathContext& context)
       two_shot(make_two_shot(context)),
       mapped(make_mapped(context)),
       owner(make_owner(context)),
-      two_level(make_two_level(context)),
       pulled(make_pulled(context)),
       owner_pulled(make_owner_pulled(context)) {}
 

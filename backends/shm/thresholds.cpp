@@ -25,13 +25,13 @@ Status parse_entry(std::string_view entry, WantedThresholds* wanted) {
     wanted->one_shot = bytes;
     return {};
   }
-  if (name == "pull" || name == "two-level") {
+  if (name == "pull") {
     if (value != "never" && !parse_bytes(value, &bytes))
       return wrong(entry, "has no size such as 1M, and not the word never");
-    (name == "pull" ? wanted->pull : wanted->two_level) = value == "never" ? kNever : bytes;
+    wanted->pull = value == "never" ? kNever : bytes;
     return {};
   }
-  return wrong(entry, "must be off, one-shot=SIZE, pull=SIZE or two-level=SIZE");
+  return wrong(entry, "must be off, one-shot=SIZE or pull=SIZE");
 }
 
 }  // namespace
@@ -50,17 +50,6 @@ std::string text(const Thresholds& thresholds) {
       "one-shot up to ", bytes_text(thresholds.one_shot), ", two-shot",
       thresholds.pull == kNever ? std::string() : cat(", from ", bytes_text(thresholds.pull), " on pulled"),
       " (", origin, ")");
-}
-
-std::string text(const Nodes& nodes, const Thresholds& thresholds) {
-  if (nodes.count() < 2) return {};
-  const std::string ranks = nodes.width() > 0 ? cat(" of ", nodes.width(), " ranks") : "";
-  if (!nodes.two_levels() || thresholds.two_level == kNever) {
-    return cat("; ", nodes.count(), " NUMA nodes", ranks, ranks.empty() ? ", unevenly used" : "",
-               ": one level");
-  }
-  return cat("; ", nodes.count(), " NUMA nodes", ranks, ": two levels from ",
-             bytes_text(thresholds.two_level), " on");
 }
 
 Status parse_thresholds(std::string_view text, WantedThresholds* wanted) {

@@ -10,7 +10,6 @@
 
 #include "base/status.h"
 #include "layout.h"
-#include "nodes.h"
 
 namespace weft::shm {
 
@@ -24,9 +23,6 @@ struct Thresholds {
   uint64_t one_shot = kHalfBytes;
   // From this size on, any collective pulls private memory directly; kNever: it is staged.
   uint64_t pull = kNever;
-  // From this size on, all-reduces of arenas use two levels where ranks are on several NUMA nodes; kNever:
-  // one level.
-  uint64_t two_level = kNever;
   Origin origin = Origin::kTable;
   bool operator==(const Thresholds&) const = default;
 };
@@ -38,9 +34,6 @@ Thresholds table_thresholds(int ranks);
 
 // Returns "one-shot up to 64 KiB, two-shot, from 1 MiB on pulled (measured)".
 std::string text(const Thresholds& thresholds);
-// Returns the text that follows it: "; 2 NUMA nodes of 4 ranks: two levels from 1 MiB on"; empty if there is
-// one node.
-std::string text(const Nodes& nodes, const Thresholds& thresholds);
 
 // The parsed WEFT_SHM_THRESHOLDS. Empty: all values are measured. "off": none is measured, and the table
 // supplies what is not given.
@@ -48,10 +41,9 @@ struct WantedThresholds {
   bool measure = true;
   std::optional<uint64_t> one_shot;
   std::optional<uint64_t> pull;
-  std::optional<uint64_t> two_level;
 };
-// Parses "off", "one-shot=64K,pull=never" or "off,pull=1M,two-level=4M". Returns kArg with an explanation for
-// anything else.
+// Parses "off", "one-shot=64K,pull=never" or "off,pull=1M". Returns kArg with an explanation for anything
+// else.
 Status parse_thresholds(std::string_view text, WantedThresholds* wanted);
 
 }  // namespace weft::shm

@@ -142,9 +142,9 @@ typedef int32_t weft_dtype;
 #define WEFT_DTYPE_BOOL 17    /* one byte, 0 or 1 */
 
 /* Reduction. Sums of F16 and BF16 accumulate in F32, in rank order, and are rounded once; twice where hosts
- * or NUMA nodes add up their own ranks first. Integer sums and products wrap. MIN and MAX return NaN if any
- * input is NaN. AVG and PREMUL_SUM are for floats and complex numbers, bitwise operations for integers.
- * Complex numbers have sums only. Of BOOL, SUM, MAX and BOR are a logical or, PROD, MIN and BAND an and. */
+ * add up their own ranks first. Integer sums and products wrap. MIN and MAX return NaN if any input is NaN.
+ * AVG and PREMUL_SUM are for floats and complex numbers, bitwise operations for integers. Complex numbers
+ * have sums only. Of BOOL, SUM, MAX and BOR are a logical or, PROD, MIN and BAND an and. */
 typedef int32_t weft_op;
 #define WEFT_OP_SUM 1
 #define WEFT_OP_AVG 2 /* sum divided by the number of ranks; in a hook's collective by the step's divisor */

@@ -406,7 +406,6 @@ void read_settings(const Getter& get, Environment* environment) {
   environment->backend = variables.text_or_empty("WEFT_BACKEND");
   environment->algorithms = variables.text_or_empty("WEFT_ALGORITHMS");
   environment->shm_thresholds = variables.text_or_empty("WEFT_SHM_THRESHOLDS");
-  environment->shm_nodes = variables.text_or_empty("WEFT_SHM_NODES");
   environment->hosts = variables.text_or_empty("WEFT_HOSTS");
   environment->heartbeat = variables.text_or_empty("WEFT_HEARTBEAT_MS");
   environment->flight = variables.text_or_empty("WEFT_FLIGHT");
@@ -438,11 +437,7 @@ Status read_environment(const Getter& get, const ProcessFacts& facts, Environmen
   return read_secret(variables, environment);
 }
 
-namespace {
-
-// Parses a variable with one number per rank, which identifies the rank's `thing` (host or node).
-Status parse_places(const char* variable, const char* thing, const std::string& text, int rank, int size,
-                    int* label) {
+Status parse_hosts(const std::string& text, int rank, int size, int* label) {
   *label = -1;
   if (text.empty()) return {};
   std::string_view rest = text;
@@ -457,27 +452,15 @@ Status parse_places(const char* variable, const char* thing, const std::string& 
     if (error != std::errc() || end != number.data() + number.size() || value < 0 || value >= kMaxRanks) {
       return Status::error(
           Code::kArg,
-          cat(variable, " is \"", text.substr(0, kShown), "\", but the entry for rank ", ranks, ", \"",
-              number.substr(0, kShown), "\", is not a ", thing, " number from 0 to ", kMaxRanks - 1));
+          cat("WEFT_HOSTS is \"", text.substr(0, kShown), "\", but the entry for rank ", ranks, ", \"",
+              number.substr(0, kShown), "\", is not a host number from 0 to ", kMaxRanks - 1));
     }
     if (ranks == rank) *label = value;
   }
   if (ranks == size) return {};
-  return Status::error(Code::kArg, cat(variable, " has ", ranks, ranks == 1 ? " entry" : " entries",
+  return Status::error(Code::kArg, cat("WEFT_HOSTS has ", ranks, ranks == 1 ? " entry" : " entries",
                                        ", but the communicator has ", size, size == 1 ? " rank" : " ranks",
-                                       ": give one ", thing, " number for each rank, separated by commas"));
-}
-
-}  // namespace
-
-Status parse_hosts(const std::string& text, int rank, int size, int* label) {
-  return parse_places("WEFT_HOSTS", "host", text, rank, size, label);
-}
-
-Status parse_nodes(const std::string& text, int rank, int size, int* node) {
-  if (text != "one") return parse_places("WEFT_SHM_NODES", "node", text, rank, size, node);
-  *node = 0;
-  return {};
+                                       ": give one host number for each rank, separated by commas"));
 }
 
 Status parse_heartbeat(const std::string& text, int64_t* ms) {

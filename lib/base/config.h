@@ -20,8 +20,6 @@
 //   WEFT_SHM_THRESHOLDS     "off": shm does no autotuning when a communicator is created;
 //                           "one-shot=64K,pull=1M": its crossover sizes (pull=never: not used); read when a
 //                           context is created, equal on all ranks
-//   WEFT_SHM_NODES          "0,0,1,1": the NUMA node of each rank, instead of the node of its cores;
-//                           "one": all ranks are on one node; set on all ranks or none
 //   WEFT_HOSTS              "0,0,1,1": simulated hosts, one number per rank: a rank shares memory only with
 //                           ranks of the same number; equal on all ranks
 //   WEFT_HEARTBEAT_MS       default of weft_comm_options.heartbeat_timeout_ms: milliseconds, or "off"
@@ -75,7 +73,6 @@ struct Environment {
   std::string backend;         // empty: the best available
   std::string algorithms;      // empty: chosen by size
   std::string shm_thresholds;  // empty: autotuned
-  std::string shm_nodes;       // empty: derived from the ranks' cores
   std::string hosts;           // empty: the real hosts
   std::string heartbeat;       // WEFT_HEARTBEAT_MS; empty: the library's default
   std::string flight;          // empty: no flight records are written
@@ -107,15 +104,13 @@ inline constexpr size_t kMaxSecretBytes = 256;
 Status read_environment(const Getter& get, const ProcessFacts& facts, Environment* environment);
 
 // Reads the settings that apply even if the program supplies the ranks and the store itself: WEFT_JOB,
-// WEFT_BACKEND, WEFT_ALGORITHMS, WEFT_SHM_THRESHOLDS, WEFT_SHM_NODES, WEFT_HOSTS, WEFT_HEARTBEAT_MS,
-// WEFT_FLIGHT, WEFT_CUDA_RUNTIME, WEFT_NCCL_LIBRARY and WEFT_FAILPOINTS. Pure.
+// WEFT_BACKEND, WEFT_ALGORITHMS, WEFT_SHM_THRESHOLDS, WEFT_HOSTS, WEFT_HEARTBEAT_MS, WEFT_FLIGHT,
+// WEFT_CUDA_RUNTIME, WEFT_NCCL_LIBRARY and WEFT_FAILPOINTS. Pure.
 void read_settings(const Getter& get, Environment* environment);
 
 // Returns the number of `rank` in WEFT_HOSTS; -1 if the text is empty. kArg unless there is a number (below
 // kMaxRanks) for each of the `size` ranks.
 Status parse_hosts(const std::string& text, int rank, int size, int* label);
-// Does the same for WEFT_SHM_NODES; *node is 0 for every rank if the text is "one".
-Status parse_nodes(const std::string& text, int rank, int size, int* node);
 
 // Parses WEFT_HEARTBEAT_MS: whole milliseconds, at least kLeastHeartbeatMs, or "off", which gives -1
 // (WEFT_TIMEOUT_INFINITE). *ms is unchanged if text is empty. kArg states the allowed values.

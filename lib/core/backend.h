@@ -57,8 +57,6 @@ struct BackendArgs {
   bool progress_thread = true;
   bool crowded = false;                  // this host has more ranks than cores available to them
   Measurements* measurements = nullptr;  // null: nothing is measured or cached
-  // This rank's NUMA node as specified for all ranks; -1: derived from the cores it runs on.
-  int node = -1;
 };
 
 // A fail point: a test may make this rank stop, end or fail here (core/failpoints.h).

@@ -40,7 +40,6 @@ struct CommOptions {
   bool spans_hosts = false;    // ranks may be on several hosts
   std::string host;            // address of this host that other hosts can reach, if known
   int host_label = -1;         // host of this rank, where hosts are simulated (LabelledHosts)
-  int node_label = -1;         // BackendArgs::node
   int device = -1;             // index of this rank's CUDA device; -1: the calling thread's current one
   std::string job;             // name of the job, if it has one
   std::string flight_path;     // folder of a failure's flight record; empty: none is written

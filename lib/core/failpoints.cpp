@@ -42,8 +42,7 @@ bool FailPoints::parse_point(const std::string& text, Point* point) {
       {"forming", FailPlace::kGroupSetup}, {"operation", FailPlace::kOperation},
       {"stage", FailPlace::kStage},        {"leaving", FailPlace::kLeaving},
       {"memory", FailPlace::kMemory},      {"system", FailPlace::kSystem},
-      {"writing", FailPlace::kWriting},    {"handing", FailPlace::kHanding},
-      {"measuring", FailPlace::kMeasuring}};
+      {"writing", FailPlace::kWriting},    {"measuring", FailPlace::kMeasuring}};
   bool known = false;
   for (const auto& [name, value] : kPlaces) {
     if (name != place) continue;

@@ -26,7 +26,6 @@ enum class FailPlace : uint8_t {
   // In shm, before each write into peers' memory, after the fence, or into staging; number: the operation's
   // slot, stage: the round; cannot fail.
   kWriting,
-  kHanding,    // shm, after the fence, before the results are handed to the ranks of a NUMA node; as kWriting
   kMeasuring,  // before each autotuning operation over messages; number: how many came before
 };
 
@@ -34,8 +33,8 @@ enum class FailPlace : uint8_t {
 class FailPoints {
  public:
   // Parses "PLACE[@NUMBER[.STAGE]]=ACTION, ...". Places: forming, operation, stage, leaving, memory, system,
-  // writing, handing and measuring. Actions: kill, stop (SIGSTOP), delay:MILLISECONDS and fail. Without a
-  // number every visit matches. *points is null for an empty text; kArg quotes the invalid part.
+  // writing and measuring. Actions: kill, stop (SIGSTOP), delay:MILLISECONDS and fail. Without a number every
+  // visit matches. *points is null for an empty text; kArg quotes the invalid part.
   static Status parse(const std::string& text, std::shared_ptr<const FailPoints>* points);
 
   // Called when this rank reaches a place: performs the actions that are set. `fail` returns kNoMemory at

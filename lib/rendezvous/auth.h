@@ -41,7 +41,7 @@ Status init_crypto();
 Key random_key();
 
 // Incremented with every change of the protocol between ranks, in this folder and in backends.
-inline constexpr uint32_t kProtocolVersion = 3;
+inline constexpr uint32_t kProtocolVersion = 4;
 // Same value as WEFT_VERSION_NUMBER.
 inline constexpr uint32_t kWeftVersion =
     WEFT_VERSION_MAJOR * 10000 + WEFT_VERSION_MINOR * 100 + WEFT_VERSION_PATCH;
@@ -51,7 +51,7 @@ struct Versions {
   uint32_t protocol = kProtocolVersion;
   uint32_t weft = kWeftVersion;
 };
-// Returns "Weft 0.9.0 (protocol 3)".
+// Returns "Weft 0.9.0 (protocol 4)".
 std::string version_text(const Versions& versions);
 // Ranks of different minor versions may lay out shared memory differently.
 bool compatible(const Versions& a, const Versions& b);

@@ -112,45 +112,6 @@ TEST_CASE("a rank that dies or fails at an exact place is named by all others") 
   }
 }
 
-TEST_CASE("a rank that dies while ranks of several NUMA nodes reduce in two levels is named by all others") {
-  for (const int victim : {0, 3}) {
-    for (const std::string place : {"operation@2", "writing@2.1", "handing@2.1"}) {
-      INFO("rank " << victim << " at " << place);
-      const std::string store = weft_test::store_name();
-      Processes ranks(4, [&](int rank, Reporter& reporter) {
-        setenv("WEFT_SHM_NODES", "0,0,1,1", 1);
-        setenv("WEFT_SHM_THRESHOLDS", "two-level=0", 1);
-        if (rank == victim) setenv("WEFT_FAILPOINTS", (place + "=kill").c_str(), 1);
-        Joined joined("shm", rank, 4, store);
-        weft_error error = joined.error;
-        weft_status status = joined.status;
-        void* memory = nullptr;
-        constexpr uint64_t kCount = 1'000'000;
-        if (status == WEFT_OK) status = weft_comm_alloc(joined.comm, kCount * sizeof(float), &memory);
-        for (int i = 0; status == WEFT_OK && i < 5; i++) {
-          status = weft_all_reduce(joined.comm, memory, memory, kCount, WEFT_DTYPE_F32, WEFT_OP_SUM, nullptr,
-                                   nullptr);
-        }
-        if (status != WEFT_OK && error.code == 0) weft_comm_error(joined.comm, &error);
-        weft_comm_destroy(&joined.comm);
-        weft_context_destroy(&joined.context);
-        reporter.end(status, error);
-      });
-      Word word;
-      for (int r = 0; r < 4; r++) {
-        INFO("rank " << r);
-        const bool spoke = ranks.last_word(r, kBoundMs, &word);
-        CHECK(spoke == (r != victim));  // the victim reached the place
-        if (r == victim) continue;
-        INFO(word.text);
-        CHECK(word.status == WEFT_ERR_PEER_FAILED);
-        CHECK(word.failed_rank == victim);
-        CHECK(ranks.exited_cleanly(r, kBoundMs));
-      }
-    }
-  }
-}
-
 TEST_CASE("a rank that dies, stops or fails during autotuning is named by the other one in time") {
   cpu_set_t cores;
   if (sched_getaffinity(0, sizeof cores, &cores) != 0 || CPU_COUNT(&cores) < 2) WEFT_SKIP("one core");

@@ -86,24 +86,19 @@ TEST_CASE("messages that a stopped rank sends after it wakes up reach no buffer"
 namespace {
 
 // Stops a rank, either after_ms after it began to work or by a failpoint. The others shrink and use their
-// arena memory again; then the rank wakes up. nodes: as WEFT_SHM_NODES, for all-reduces in two levels.
-void stop_shrink_and_wake(const std::string& backend, int after_ms, const std::string& failpoint,
-                          int size = 3, const char* nodes = "") {
-  std::vector<int> survivors;
-  for (int r = 0; r < size; r++) {
-    if (r != kStopped) survivors.push_back(r);
-  }
+// arena memory again; then the rank wakes up.
+void stop_shrink_and_wake(const std::string& backend, int after_ms, const std::string& failpoint) {
+  constexpr int kRanks = 3;
+  const std::vector<int> survivors = {0, 1};
   const std::string store = weft_test::store_name();
   int go[2];
   REQUIRE(pipe(go) == 0);
   {
-    Processes ranks(size, [&](int rank, Reporter& reporter) {
+    Processes ranks(kRanks, [&](int rank, Reporter& reporter) {
       if (rank == kStopped && !failpoint.empty()) setenv("WEFT_FAILPOINTS", failpoint.c_str(), 1);
-      setenv("WEFT_SHM_NODES", nodes, 1);
-      if (*nodes != 0) setenv("WEFT_SHM_THRESHOLDS", "two-level=0", 1);
       weft_test::Terms terms;
       terms.heartbeat_timeout_ms = 1500;
-      Joined joined(backend.c_str(), rank, size, store, terms);
+      Joined joined(backend.c_str(), rank, kRanks, store, terms);
       if (joined.status != WEFT_OK) return reporter.end(joined.status, joined.error);
       constexpr uint64_t kCount = 4'000'000;
       void* memory = nullptr;
@@ -131,7 +126,7 @@ void stop_shrink_and_wake(const std::string& backend, int after_ms, const std::s
       reporter.mark(kBuffersAreMine);
       char word = 0;
       if (::read(go[0], &word, 1) != 1) _exit(97);
-      const float sum = 3.5f * static_cast<float>(size - 1);
+      const float sum = 3.5f * static_cast<float>(kRanks - 1);
       const bool untouched = std::all_of(data, data + kCount, [sum](float x) { return x == sum; });
       weft_comm_destroy(&next);
       weft_comm_destroy(&joined.comm);
@@ -148,7 +143,7 @@ void stop_shrink_and_wake(const std::string& backend, int after_ms, const std::s
     Word word;
     REQUIRE(ranks.last_word(kStopped, kBoundMs, &word));  // it has woken up, and cannot continue
     CHECK((word.status == WEFT_ERR_MINORITY || word.status == WEFT_ERR_PEER_FAILED));
-    REQUIRE(::write(go[1], "abc", survivors.size()) == static_cast<ssize_t>(survivors.size()));
+    REQUIRE(::write(go[1], "ab", survivors.size()) == static_cast<ssize_t>(survivors.size()));
     for (const int r : survivors) {
       REQUIRE(ranks.last_word(r, kBoundMs, &word));
       INFO(word.text);
@@ -176,15 +171,6 @@ TEST_CASE("a pending shm write of a stopped rank does not reach memory of the su
     INFO(place);
     stop_shrink_and_wake("shm", 0, place);
   }
-}
-
-TEST_CASE("a pending shm write in either stage of a two-level reduction does not reach the survivors") {
-  for (const char* const place :
-       {"writing@6=stop", "writing@6.3=stop", "handing@6=stop", "handing@6.5=stop"}) {
-    INFO(place);
-    stop_shrink_and_wake("shm", 0, place, 4, "0,1,1,0");
-  }
-  for (int round = 0; round < 3; round++) stop_shrink_and_wake("shm", round * 2, "", 4, "0,0,1,1");
 }
 
 namespace {

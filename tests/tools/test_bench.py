@@ -371,28 +371,6 @@ def test_thresholds():
     expect(result.returncode != 0 and 'WEFT_SHM_THRESHOLDS is "" on rank 0 and "off" on rank 1' in result.stderr, "named", result)
 
 
-def test_nodes():
-    """on several NUMA nodes large all-reduces on arenas run in two levels from the given size, and so do a reducer's buckets"""
-    def levels(*words, nodes="0,1,0,1", levels="1M"):
-        return bench(*words, "--backend", "shm", ranks=4,
-                     environment={"WEFT_SHM_NODES": nodes, "WEFT_SHM_THRESHOLDS": f"off,two-level={levels}"})
-
-    whole = levels("all_reduce", "--sizes", "512K,2M")
-    expect("2 NUMA nodes of 2 ranks: two levels from 1 MiB on" in whole["transports"], "transports", whole)
-    expect_equal([row["algorithm"] for row in whole["results"]], ["owner", "two-level"])
-    for nodes, size in (("one", "1M"), ("0,0,0,1", "1M"), ("0,1,0,1", "never")):
-        whole = levels("all_reduce", "--sizes", "2M", nodes=nodes, levels=size)
-        expect_equal(whole["results"][0]["algorithm"], "owner", nodes, size)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "some.json"
-        path.write_text(json.dumps({"name": "some", "params": [{"name": f"p{i}", "shape": [50_000]} for i in range(20)]}))
-        for mode in ("copy", "view"):
-            levels("step", "--manifest", path, "--mode", mode, levels="64K")
-    command = f'[ "$WEFT_RANK" = 1 ] && export WEFT_SHM_NODES=one; exec {WEFT} bench --joined all_reduce --backend shm'
-    result = cases.run([WEFT, "run", "-n", 2, "--", "sh", "-c", command])
-    expect(result.returncode != 0 and "WEFT_SHM_NODES is set on rank 1 and not on rank 0" in result.stderr, "named", result)
-
-
 def test_manifests():
     """the manifests are what their generator writes, and a recorded backward pass has their parameters"""
     with tempfile.TemporaryDirectory() as folder:

@@ -25,7 +25,10 @@ def test_json():
            host)
     expect("f32" not in host["all_reduce"]["bxor"] and "u8" in host["reduce_scatter_v"]["bxor"], "ops", host)
     expect(set(host["sparse_all_reduce"]) == {"sum", "avg"}, "sparse sums", host["sparse_all_reduce"])
-    expect(info["cores"] >= 1 and info["memory_bytes"] > 0 and info["topology"]["threads"] >= 1, "the machine", info)
+    expect(info["cores"] >= 1 and info["memory_bytes"] > 0, "the machine", info)
+    topology = info["topology"]
+    expect(1 <= topology["packages"] <= topology["cores"] <= topology["threads"], "processors", topology)
+    expect(topology["numa_nodes"] >= 1 and {"l2", "l3"} <= set(topology), "memory", topology)
     expect("cross_memory_attach" in info["shm"] and "memlock_bytes" in info["shm"], "what shm may use", info["shm"])
 
 
@@ -52,16 +55,6 @@ def test_private_buffers():
     given = found("--ranks", "2", setting="one-shot=16K,pull=2M")
     expect("one-shot up to 16 KiB" in given["private_buffers"] and "given" in given["private_buffers"], "what is given",
            given)
-    nodes = {"WEFT_SHM_NODES": "0,1,1,0", "WEFT_SHM_THRESHOLDS": "two-level=2M"}
-    result = cases.run([WEFT, "info", "--json", "-n", "4"], environment=nodes)
-    expect_equal(result.returncode, 0, result)
-    shm = json.loads(result.stdout)["shm"]
-    expect_equal(shm["numa_nodes"], "WEFT_SHM_NODES=0,1,1,0")
-    expect("; 2 NUMA nodes of 2 ranks: two levels from 2 MiB on" in shm["private_buffers"], "the nodes", shm)
-    expect("bound to" in found()["numa_nodes"], "nodes are those of cores", found())
-    failed = cases.run([WEFT, "info", "-n", "2"], environment={"WEFT_SHM_NODES": "0,0,1"})
-    expect_equal(failed.returncode, 1, failed)
-    expect("WEFT_SHM_NODES has 3 entries, but the communicator has 2 ranks" in failed.stderr, "named", failed.stderr)
     text = cases.run([WEFT, "info", "-n", "2"])
     expect_equal(text.returncode, 0, text)
     expect("one-shot up to" in text.stdout and "backends" in text.stdout, "all of it, as text", text.stdout)

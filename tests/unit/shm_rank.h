@@ -19,19 +19,15 @@ namespace weft::test {
 
 class ShmRank {
  public:
-  // thresholds: as WEFT_SHM_THRESHOLDS. node: the rank's number in WEFT_SHM_NODES. failpoints: as
-  // WEFT_FAILPOINTS.
+  // thresholds: as WEFT_SHM_THRESHOLDS.
   explicit ShmRank(SocketLinks& links, uint64_t arena_limit = 64 << 20,
-                   const std::string& thresholds = "off,pull=1M", int node = 0,
-                   const std::string& failpoints = "")
+                   const std::string& thresholds = "off,pull=1M")
       : links_(links), measurements_(thresholds) {
     clock_.set_crowded(links.size() > 2);
     BackendArgs args{links, clock_, log_, host_ops(), arena_limit, Deadline::after(clock_, 20'000, 0),
                      &links};
     args.crowded = links.size() > 2;
     args.measurements = &measurements_;
-    args.node = node;
-    WEFT_EXPECT_OK(FailPoints::parse(failpoints, &args.failpoints));
     WEFT_EXPECT_OK(shm::Group::make(args, &group_));
     collectives_ = shm::collectives_over(group_);
   }

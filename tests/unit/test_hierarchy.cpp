@@ -212,19 +212,6 @@ TEST_CASE("an operation that fails between hosts ends once the devices inside ha
   }
 }
 
-TEST_CASE("WEFT_SHM_NODES has a number for every rank, or is a single number") {
-  int node = 0;
-  CHECK((parse_nodes("", 1, 2, &node).ok() && node == -1));
-  CHECK((parse_nodes("4,0,4", 2, 3, &node).ok() && node == 4));
-  CHECK((parse_nodes("one", 2, 3, &node).ok() && node == 0));
-  for (const char* wrong : {"1", "1,2,3", "1,", "two", "one,one", "1,-2", "1,99999"}) {
-    INFO(wrong);
-    const Status status = parse_nodes(wrong, 0, 2, &node);
-    CHECK(status.code() == Code::kArg);
-    CHECK(status.text().find("WEFT_SHM_NODES") != std::string::npos);
-  }
-}
-
 TEST_CASE("WEFT_HOSTS has a number for every rank") {
   int label = 0;
   CHECK(parse_hosts("", 1, 2, &label).ok());

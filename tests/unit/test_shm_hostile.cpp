@@ -270,7 +270,7 @@ TEST_CASE("claims outside the segment are refused") {
   struct Claim {
     uint64_t src, dst;
   };
-  const Layout layout(2, 4 << 20);
+  const shm::Layout layout(2, 4 << 20);
   const uint64_t good = layout.arena;
   for (const Claim& claim :
        {Claim{0, good}, Claim{good, 0}, Claim{good, layout.total}, Claim{layout.total - 4, good},

@@ -28,26 +28,18 @@ namespace {
 class Machine final : public Tuner {
  public:
   std::function<uint64_t(Route, uint64_t bytes)> takes_ns;
-  uint64_t begin_ns = 0;
   uint64_t elapsed_ns = 0;
   std::map<Route, int> runs;
 
   Status run(Route route, uint64_t bytes, uint64_t* slowest, uint64_t* elapsed) override {
-    // Otherwise the trial begins after the time limit. The first trial with one level may exceed it, because
-    // it precedes the levels' own time.
-    const uint64_t first_ns = runs[Route::kOneLevel] > 0 ? first_level_ns_ : 0;
-    WEFT_EXPECT(elapsed_ns - begin_ns < kCalibrationNs + first_ns);
+    WEFT_EXPECT(elapsed_ns < kCalibrationNs);  // no trial begins after the time limit
     WEFT_EXPECT(bytes <= largest_tuned(true));
     runs[route]++;
     *slowest = takes_ns(route, bytes);
     elapsed_ns += *slowest;
     *elapsed = elapsed_ns;
-    if (route == Route::kOneLevel && runs[route] == 1) first_level_ns_ = *slowest;
     return {};
   }
-
- private:
-  uint64_t first_level_ns_ = 0;
 };
 
 // Returns the time of a path: a fixed part, and a part for each KiB.
@@ -88,8 +80,7 @@ Log& quiet_log() {
 }
 
 CreatedGroup create_group(SocketLinks& links, Measurements& measurements, uint64_t faster = 1,
-                          const HostAllocator* allocator = nullptr, int64_t timeout_ms = 20'000,
-                          int node = 0) {
+                          const HostAllocator* allocator = nullptr, int64_t timeout_ms = 20'000) {
   // They outlive the group.
   static std::vector<std::unique_ptr<FastClock>> clocks;
   static std::mutex mutex;
@@ -103,7 +94,6 @@ CreatedGroup create_group(SocketLinks& links, Measurements& measurements, uint64
                    &links};
   TunerMemory memory;
   args.measurements = &measurements;
-  args.node = node;
   args.allocator = allocator != nullptr ? *allocator : memory.allocator();
   CreatedGroup made;
   made.status = Group::make(args, &made.group);
@@ -161,15 +151,11 @@ TEST_CASE("shm thresholds are parsed, and errors are named") {
   CHECK(parse_thresholds("off,pull=1M", &wanted).ok());
   CHECK((!wanted.measure && !wanted.one_shot && wanted.pull == 1 << 20));
   CHECK(parse_thresholds("one-shot=256K", &wanted).ok());
-  CHECK(!wanted.two_level);
-  CHECK((parse_thresholds("two-level=4M", &wanted).ok() && wanted.two_level == 4 << 20 && !wanted.pull));
-  CHECK((parse_thresholds("off,two-level=never", &wanted).ok() && wanted.two_level == kNever));
   CHECK(parse_thresholds("one-shot=0,pull=100", &wanted).ok());
   CHECK((wanted.one_shot == 0 && wanted.pull == 100));
-  for (const char* bad :
-       {"on", "one-shot", "one-shot=", "one-shot=257K", "one-shot=1T", "one-shot=never", "pull=-1",
-        "pull=99999999999999999999", "pull=18446744073709551615", "pull=9999999999G", "pull=1M one-shot=1K",
-        "off,,off", "PULL=1M", "two-level", "two-level=no"}) {
+  for (const char* bad : {"on", "one-shot", "one-shot=", "one-shot=257K", "one-shot=1T", "one-shot=never",
+                          "pull=-1", "pull=99999999999999999999", "pull=18446744073709551615",
+                          "pull=9999999999G", "pull=1M one-shot=1K", "off,,off", "PULL=1M", "two-level=4M"}) {
     const Status status = parse_thresholds(bad, &wanted);
     INFO(bad << ": " << status.text());
     CHECK(status.code() == Code::kArg);
@@ -244,40 +230,6 @@ TEST_CASE("shm thresholds follow the machine's times") {
   CHECK(measured(none, false, false) == table_thresholds(2));
 }
 
-TEST_CASE("two levels are used where they are faster") {
-  const auto found_by = [](const std::function<uint64_t(Route, uint64_t)>& takes) {
-    Machine machine;
-    machine.takes_ns = takes;
-    Thresholds thresholds = table_thresholds(4);
-    WEFT_EXPECT_OK(calibrate_levels(machine, &thresholds));
-    return thresholds.two_level;
-  };
-  // The link between the nodes is slow; two more barriers have their cost.
-  CHECK(found_by([](Route route, uint64_t bytes) {
-          return route == Route::kTwoLevel ? line(40'000, 100, bytes) : line(1'000, 150, bytes);
-        }) == 1 << 20);
-  CHECK(found_by([](Route route, uint64_t bytes) {
-          return route == Route::kTwoLevel ? line(1'000, 10, bytes) : line(1'000, 20, bytes);
-        }) == 256 << 10);
-  CHECK(found_by([](Route route, uint64_t bytes) {
-          return route == Route::kTwoLevel ? line(1'000, 30, bytes) : line(1'000, 20, bytes);
-        }) == kNever);
-  // Nearly equal: sums keep the bits that they have in one level.
-  CHECK(found_by([](Route route, uint64_t bytes) {
-          return route == Route::kTwoLevel ? line(0, 199, bytes) : line(0, 200, bytes);
-        }) == kNever);
-  // Nothing is known in time. The levels have a time limit of their own.
-  CHECK(found_by([](Route, uint64_t) { return uint64_t{20'000'000}; }) == kNever);
-  Machine late;
-  late.takes_ns = [](Route route, uint64_t bytes) {
-    return line(100, route == Route::kTwoLevel ? 10 : 20, bytes);
-  };
-  late.begin_ns = late.elapsed_ns = kCalibrationNs;
-  Thresholds thresholds;
-  CHECK(calibrate_levels(late, &thresholds).ok());
-  CHECK((thresholds.two_level == 256 << 10 && thresholds.origin == Thresholds::Origin::kMeasured));
-}
-
 TEST_CASE("measuring shm thresholds ends at its time limit, with the results so far") {
   // Machine::run refuses trials after the time limit. The last trial may take long.
   for (const uint64_t each_ns : {100'000'000, 20'000'000, 5'000'000, 2'000'000}) {
@@ -320,46 +272,6 @@ TEST_CASE("all ranks find the same shm thresholds, whatever their clocks, and th
     CHECK(failure_text(run_linked_threads(ranks, body)) == "");
     if (!kThreadSanitizer) CHECK(failure_text(run_linked_processes(ranks, body)) == "");
   }
-}
-
-TEST_CASE("two levels are measured if several NUMA nodes have equally many ranks") {
-  const LinkedBody body = [](SocketLinks& links) {
-    Measurements measurements("one-shot=4K,pull=never");  // all other thresholds are given
-    const auto found_on = [&](int node, Thresholds::Origin origin) {
-      // A clock that stands still: the time limit never ends, and both paths take equally long.
-      const CreatedGroup made = create_group(links, measurements, 0, nullptr, 20'000, node);
-      WEFT_EXPECT_OK(made.status);
-      WEFT_EXPECT(made.group->thresholds().origin == origin);
-      WEFT_EXPECT(made.group->thresholds().two_level == kNever);
-      expect_equal(links, made.group->thresholds());
-      WEFT_EXPECT((made.group->moved_bytes() == 0 && made.group->across_bytes() == 0));
-      expect_working(links, made.group);
-      // Trials have left nothing in the arena, which is zeroed.
-      std::byte* memory = nullptr;
-      WEFT_EXPECT_OK(made.group->arena()->allocate(kLargestLevelTuned, &memory));
-      WEFT_EXPECT(std::all_of(memory, memory + kLargestLevelTuned,
-                              [](std::byte byte) { return byte == std::byte{0}; }));
-    };
-    using Origin = Thresholds::Origin;
-    found_on(links.rank() / 2, Origin::kMeasured);
-    found_on(links.rank() / 2, Origin::kMeasured);  // reused
-    found_on(links.rank() % 2, Origin::kMeasured);  // the same ranks on other nodes
-    found_on(0, Origin::kGiven);
-    found_on(links.rank() == 0 ? 0 : 1, Origin::kGiven);
-    // With a running clock, until the time limit.
-    Measurements all;
-    const CreatedGroup real = create_group(links, all, 1, nullptr, 20'000, links.rank() / 2);
-    WEFT_EXPECT_OK(real.status);
-    expect_equal(links, real.group->thresholds());
-    expect_working(links, real.group);
-    // A given two-level threshold only applies to several nodes.
-    Measurements given("off,two-level=1M");
-    WEFT_EXPECT(create_group(links, given).group->thresholds().two_level == kNever);
-    const CreatedGroup as_given = create_group(links, given, 1, nullptr, 20'000, links.rank() / 2);
-    WEFT_EXPECT(as_given.group->thresholds().two_level == 1 << 20);
-  };
-  CHECK(failure_text(run_linked_threads(4, body)) == "");
-  if (!kThreadSanitizer) CHECK(failure_text(run_linked_processes(4, body)) == "");
 }
 
 TEST_CASE("shm thresholds are measured once for the same ranks, and rank 0's results are used") {

@@ -1,5 +1,4 @@
 // weft info: describes the capabilities of this library and this machine.
-#include <hwloc.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <sys/syscall.h>
@@ -13,8 +12,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <map>
 #include <memory>
+#include <set>
 #include <stdexcept>
+#include <system_error>
 
 #include "commands.h"
 #include "job.h"
@@ -25,25 +28,46 @@ namespace {
 
 using nlohmann::json;
 
+// Returns the entries of a folder that are called `stem` and a number.
+std::vector<std::string> numbered(const std::string& folder, const std::string& stem) {
+  std::vector<std::string> paths;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename();
+    const bool digits =
+        name.size() > stem.size() && name.find_first_not_of("0123456789", stem.size()) == name.npos;
+    if (digits && name.compare(0, stem.size(), stem) == 0) paths.push_back(entry.path());
+  }
+  return paths;
+}
+
+// Counts processors, NUMA nodes and caches in /sys. A count is 0 where the kernel has no data.
 json topology() {
-  hwloc_topology_t machine;
-  if (hwloc_topology_init(&machine) != 0) return {{"error", "hwloc_topology_init failed"}};
-  json result;
-  if (hwloc_topology_load(machine) != 0) {
-    result["error"] = "hwloc_topology_load failed";
-  } else {
-    const auto count = [machine](hwloc_obj_type_t type) { return hwloc_get_nbobjs_by_type(machine, type); };
-    result = {{"packages", count(HWLOC_OBJ_PACKAGE)},
-              {"numa_nodes", count(HWLOC_OBJ_NUMANODE)},
-              {"cores", count(HWLOC_OBJ_CORE)},
-              {"threads", count(HWLOC_OBJ_PU)}};
-    for (const auto& [name, type] :
-         {std::pair("l2", HWLOC_OBJ_L2CACHE), std::pair("l3", HWLOC_OBJ_L3CACHE)}) {
-      const hwloc_obj_t cache = hwloc_get_obj_by_type(machine, type, 0);
-      result[name] = {{"count", count(type)}, {"bytes", cache != nullptr ? cache->attr->cache.size : 0}};
+  const std::string system = "/sys/devices/system/";
+  std::set<std::string> packages, cores;
+  std::map<std::string, std::set<std::string>> caches;  // by level: the threads that share each
+  std::map<std::string, std::string> sizes;             // of a cache, by level: "512K"
+  size_t threads = 0;
+  for (const std::string& cpu : numbered(system + "cpu", "cpu")) {
+    const std::string package = first_line(cpu + "/topology/physical_package_id");
+    if (package.empty()) continue;  // offline
+    threads++;
+    packages.insert(package);
+    cores.insert(first_line(cpu + "/topology/thread_siblings_list"));
+    for (const std::string& cache : numbered(cpu + "/cache", "index")) {
+      const std::string level = first_line(cache + "/level");
+      caches[level].insert(first_line(cache + "/shared_cpu_list"));
+      sizes[level] = first_line(cache + "/size");
     }
   }
-  hwloc_topology_destroy(machine);
+  json result = {{"packages", packages.size()},
+                 {"numa_nodes", std::max(numbered(system + "node", "node").size(), size_t{1})},
+                 {"cores", cores.size()},
+                 {"threads", threads}};
+  for (const std::string level : {"2", "3"}) {
+    result["l" + level] = {{"count", caches[level].size()},
+                           {"bytes", std::atoll(sizes[level].c_str()) << 10}};
+  }
   return result;
 }
 
@@ -219,10 +243,6 @@ json describe() {
   result["devices"] = devices(context);
   result["shm"] = shared_memory();
   result["shm"][kPrivateBuffers] = unmeasured();
-  const char* const nodes = std::getenv("WEFT_SHM_NODES");
-  result["shm"]["numa_nodes"] = nodes != nullptr && *nodes != '\0'
-                                    ? std::string("WEFT_SHM_NODES=") + nodes
-                                    : "those of the cores that ranks are bound to";
   weft_context_destroy(&context);
   return result;
 }

@@ -117,8 +117,6 @@ Status make_local(const Backend& composed, const BackendArgs& args, const std::v
   local_args.arena = args.arena;
   local_args.names = members;
   local_args.crowded = args.crowded;
-  // Equal on all ranks. Only all-reduces use NUMA nodes, and no stage inside a host is an all-reduce.
-  local_args.node = 0;
   local_args.accelerator = args.accelerator;
   local_args.device = args.device;
   local_args.progress_thread = args.progress_thread;
