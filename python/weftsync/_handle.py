@@ -3,7 +3,6 @@ from __future__ import annotations
 
 import atexit
 import ctypes
-import math
 import weakref
 from types import TracebackType
 from typing import Any, Callable, Generator, Optional, Type, TypeVar
@@ -20,6 +19,7 @@ _Self = TypeVar("_Self", bound="Handle")
 _open: dict[int, weakref.ref[Handle]] = {}
 # Keeps objects alive whose destruction returned while one of their callbacks was still running. Threads: any.
 _left: list[Handle] = []
+_LONGEST_SECONDS = 1e10  # 300 years; longer timeouts have no limit, because the library's clock cannot count them
 _RUNNING = (Status.ERR_TIMEOUT, Status.ERR_INTERRUPTED)  # a destroy call that returns these left a callback running
 
 
@@ -122,7 +122,7 @@ def milliseconds(seconds: Optional[float]) -> int:
         return 0
     if not seconds > 0:
         raise ValueError(f"a timeout is {seconds} s, expected more than 0, math.inf (no limit) or None (the default)")
-    return TIMEOUT_INFINITE if math.isinf(seconds) else max(1, round(seconds * 1000))
+    return TIMEOUT_INFINITE if seconds > _LONGEST_SECONDS else max(1, round(seconds * 1000))
 
 
 def wait_milliseconds(seconds: Optional[float]) -> int:

@@ -26,6 +26,16 @@ def test_exports():
                 expect(not missing, f"{owner.__name__}.{method} takes them", missing)
 
 
+def test_long_timeouts():
+    """a timeout of any finite length is taken: what milliseconds cannot count has no limit"""
+    from weftsync._handle import milliseconds
+    expect_equal([milliseconds(seconds) for seconds in (0.0001, 1.5, 1e9)], [1, 1500, 10**12])
+    expect_equal([milliseconds(seconds) for seconds in (1e14, 1e30, math.inf)], [weft.constants.TIMEOUT_INFINITE] * 3)
+    with weft.Comm(rank=0, size=1, all_gather=lambda mine: [mine], timeout=1e30) as comm:
+        request = comm.barrier(timeout=1e17, wait=False)
+        request.wait(1e40)
+
+
 def test_tagged():
     """tagged messages are received by source and tag, from any rank, and say what they are"""
     def body(comm):
