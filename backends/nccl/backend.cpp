@@ -62,12 +62,6 @@ class NcclCollectives final : public Collectives {
   uint64_t sent_to(int rank) const override { return below_->sent_to(rank); }
   uint64_t received_from(int rank) const override { return below_->received_from(rank); }
   std::shared_ptr<Arena> arena() override { return below_->arena(); }
-  bool place_of(const std::byte* memory, uint64_t bytes, uint64_t* place) override {
-    return below_->place_of(memory, bytes, place);
-  }
-  Status peer_memory(int rank, uint64_t place, uint64_t bytes, const std::byte** at) override {
-    return below_->peer_memory(rank, place, bytes, at);
-  }
   CollectiveCounters counters() const override {
     CollectiveCounters counters = below_->counters();
     counters.bytes_direct += communicator_->bytes();

@@ -40,22 +40,6 @@ class ShmCollectives final : public Collectives {
   }
   bool few_lanes() const override { return true; }
   std::shared_ptr<Arena> arena() override { return group_->arena(); }
-  bool place_of(const std::byte* memory, uint64_t bytes, uint64_t* place) override {
-    return group_->in_arena(memory, bytes, 1, place);
-  }
-  Status peer_memory(int rank, uint64_t place, uint64_t bytes, const std::byte** at) override {
-    if (!group_->valid_claim(place, bytes, 1)) {
-      return Status::error(Code::kPeerFailed,
-                           cat("rank ", group_->name(rank), " published a buffer outside its segment: ",
-                               bytes, " bytes at offset ", place, ", expected offsets from ",
-                               group_->layout().arena, " to ", group_->layout().total),
-                           Evidence::kDescriptor)
-          .with_ranks({group_->name(rank)});
-    }
-    WEFT_TRY(group_->ensure(rank, place, bytes));
-    *at = group_->memory(rank, place);
-    return {};
-  }
   InPlaceSlice in_place_slice(const CollectiveArgs& args) const override {
     const uint64_t element = dtype_size(args.dtype), bytes = args.count * element;
     uint64_t place = 0;

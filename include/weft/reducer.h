@@ -193,21 +193,17 @@ typedef struct weft_reducer_options {
 /* View mode: ready accepts a gradient outside its view, laid out by the parameter's strides, and copies it
  * into the view, also in LOCAL steps. It replaces what is there. */
 #define WEFT_REDUCER_COPY_STRAYS UINT64_C(4096)
-/* With SHARDED, in view mode, over a backend whose ranks share memory (shm), without UNEVEN: every rank may
- * read all results in the owners' memory (weft_reducer_reduced_view). Every finish then commits, and the
- * next begin waits for all ranks' begin, within timeout_ms: between the two nobody writes into a view. */
-#define WEFT_REDUCER_REDUCED_VIEWS UINT64_C(8192)
 /* Steps may be captured into CUDA graphs (WEFT_BEGIN_CAPTURE). All gradients are dense and on the
  * communicator's device, over the nccl backend, with the default hook or fp16 or bf16 around it; no other
  * flag, no check_interval, no uses. The plan is fixed. Creates an additional NCCL communicator, and takes
  * the memory of the buckets once more on the device. */
-#define WEFT_REDUCER_GRAPH UINT64_C(16384)
+#define WEFT_REDUCER_GRAPH UINT64_C(8192)
 /* Creating the reducer does not copy rank 0's values (weft_param.parameter, also of STATE_ONLY and BUFFER)
  * to all ranks. Values on devices are never copied. */
-#define WEFT_REDUCER_KEEP_VALUES UINT64_C(32768)
+#define WEFT_REDUCER_KEEP_VALUES UINT64_C(16384)
 /* weft_reducer_ready_tensor refuses a gradient with other strides than its parameter's, instead of
  * copying. */
-#define WEFT_REDUCER_STRICT_STRIDES UINT64_C(65536)
+#define WEFT_REDUCER_STRICT_STRIDES UINT64_C(32768)
 
 /* Fills options with its defaults, except param_size.
  * size: sizeof *options as the caller knows it.
@@ -454,25 +450,6 @@ typedef struct weft_slice {
  * Threads: between steps, one thread at a time per reducer. Since 0.9 */
 WEFT_API weft_status weft_reducer_owned(weft_reducer* reducer, int32_t rank, weft_slice* slices,
                                         uint64_t* count);
-
-/* Consecutive elements of a parameter's result, in the owner's memory. */
-typedef struct weft_reduced_piece {
-  const void* data; /* of the gradient's dtype; read-only */
-  uint64_t offset;  /* elements of the parameter, in the order in which its view is laid out */
-  uint64_t count;   /* elements, at least 1 */
-  int32_t owner;    /* rank */
-  uint32_t reserved;
-} weft_reduced_piece;
-
-/* Returns the last step's result of a parameter without a copy, with WEFT_REDUCER_REDUCED_VIEWS: pieces in
- * ascending order that make up all of it, at most one per rank. They are valid until this rank's next begin,
- * weft_reducer_replan or weft_reducer_rebind, or until a rank destroys its reducer.
- * *count: capacity in, number of pieces out; pieces: NULL to query the number.
- * Returns: WEFT_ERR_ARG if the capacity is too small or for an unknown index; WEFT_ERR_STATE without the
- * flag, inside a step, or if the last step was not synchronised, failed or did not reduce the parameter.
- * Threads: one thread at a time per reducer. Since 0.9 */
-WEFT_API weft_status weft_reducer_reduced_view(weft_reducer* reducer, uint64_t param,
-                                               weft_reduced_piece* pieces, uint64_t* count);
 
 /* Options of weft_reducer_gather_params. */
 typedef struct weft_gather_options {

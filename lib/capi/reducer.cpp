@@ -263,15 +263,6 @@ weft_status weft_reducer_owned(weft_reducer* reducer, int32_t rank, weft_slice* 
   });
 }
 
-weft_status weft_reducer_reduced_view(weft_reducer* reducer, uint64_t param, weft_reduced_piece* pieces,
-                                      uint64_t* count) {
-  return plain([&]() -> Status {
-    WEFT_NOT_NULL(count);
-    WEFT_TRY(usable(reducer));
-    return reducer->rep->reduced_view(param, pieces, count);
-  });
-}
-
 weft_status weft_reducer_gather_params(weft_reducer* reducer, const weft_gather_options* options) {
   return in_step(reducer, [&]() -> Status {
     weft_gather_options read{};

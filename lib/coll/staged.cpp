@@ -44,12 +44,6 @@ class Staged final : public Collectives {
   uint64_t sent_to(int rank) const override { return inner_->sent_to(rank); }
   uint64_t received_from(int rank) const override { return inner_->received_from(rank); }
   std::shared_ptr<Arena> arena() override { return inner_->arena(); }
-  bool place_of(const std::byte* memory, uint64_t bytes, uint64_t* place) override {
-    return inner_->place_of(memory, bytes, place);
-  }
-  Status peer_memory(int rank, uint64_t place, uint64_t bytes, const std::byte** at) override {
-    return inner_->peer_memory(rank, place, bytes, at);
-  }
   CollectiveCounters counters() const override { return inner_->counters(); }
   int local_size() const override { return inner_->local_size(); }
   std::string transports() const override { return inner_->transports(); }

@@ -68,12 +68,6 @@ Status CollectiveLane::prepare(const DeviceCall& /*call*/) {
                        "with a backend for CUDA memory");
 }
 
-Status Collectives::peer_memory(int /*rank*/, uint64_t /*place*/, uint64_t /*bytes*/,
-                                const std::byte** /*at*/) {
-  return Status::error(Code::kUnsupported,
-                       cat("backend '", name(), "' gives a rank no access to another rank's memory"));
-}
-
 uint64_t Descriptor::hash() const {
   uint64_t h = mix(0, static_cast<uint64_t>(coll) | static_cast<uint64_t>(dtype) << 8 |
                           static_cast<uint64_t>(op) << 16 | static_cast<uint64_t>(device) << 24 |

@@ -271,14 +271,6 @@ class Collectives {
   // Returns the memory that peers access directly. Never null. A communicator that is shrunk from this one
   // takes it over.
   virtual std::shared_ptr<Arena> arena() = 0;
-  // Returns the position of a range of this rank's arena as a number from which other ranks find it. False if
-  // they cannot access it. Any thread.
-  virtual bool place_of(const std::byte* /*memory*/, uint64_t /*bytes*/, uint64_t* /*place*/) {
-    return false;
-  }
-  // Returns a rank's memory at a position from place_of, after checking it. Readable while this object lives.
-  // Needs the progress lock.
-  virtual Status peer_memory(int rank, uint64_t place, uint64_t bytes, const std::byte** at);
   virtual CollectiveCounters counters() const = 0;       // any thread
   virtual int local_size() const = 0;                    // ranks that share this host's memory
   virtual std::string transports() const { return {}; }  // any thread; see Transport

@@ -77,9 +77,6 @@ Status propose(const weft_reducer_options& options, int size, const Hook* hook, 
   if (proposal->manifest.has_devices() && (options.flags & WEFT_REDUCER_COPY_STRAYS) != 0) {
     return needs_host("WEFT_REDUCER_COPY_STRAYS", proposal->manifest.params);
   }
-  if (proposal->manifest.has_devices() && (options.flags & WEFT_REDUCER_REDUCED_VIEWS) != 0) {
-    return needs_host("WEFT_REDUCER_REDUCED_VIEWS", proposal->manifest.params);
-  }
   if (options.check_interval != 0)
     WEFT_TRY(check_values(proposal->manifest, compared_params(proposal->manifest)));
   const std::vector<Param>& params = proposal->manifest.params;
@@ -286,7 +283,6 @@ Status Reducer::create(std::shared_ptr<Comm> comm, const Status& given, const we
   state->strays = (proposal.flags & WEFT_REDUCER_COPY_STRAYS) != 0;
   state->replan = proposal.replan;
   state->accumulation = proposal.accumulation;
-  state->shares_results = (proposal.flags & WEFT_REDUCER_REDUCED_VIEWS) != 0;
   state->rules = {proposal.divide_by, (proposal.flags & WEFT_REDUCER_STOP_WHEN_EXHAUSTED) != 0};
   state->wanted = wanted;
   state->sharded = (proposal.flags & WEFT_REDUCER_SHARDED) != 0;
@@ -323,9 +319,8 @@ Status Reducer::build_collectives(ReducerState* state, const Status& given, cons
   state->plan.write(&whole);
   whole.put_bytes(state->wanted).put_bytes(planned.bytes());
   state->schedule.tag(digest64(whole.bytes()));
-  if ((state->flags & WEFT_REDUCER_GRAPH) != 0) WEFT_TRY(Captures::make(agreement, state, &state->captures));
-  if (!state->shares_results) return {};
-  return PeerBuckets::make(agreement, state->plan, *state->buckets, &state->peers);
+  if ((state->flags & WEFT_REDUCER_GRAPH) != 0) return Captures::make(agreement, state, &state->captures);
+  return {};
 }
 
 Reducer::Reducer(std::shared_ptr<ReducerState> state, int64_t timeout_ms)

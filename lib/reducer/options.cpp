@@ -12,15 +12,14 @@ namespace weft {
 namespace {
 
 constexpr NamedValue kReducerFlags[] = {
-    WEFT_NAMED(WEFT_REDUCER_RETAIN),        WEFT_NAMED(WEFT_REDUCER_ABSENT),
-    WEFT_NAMED(WEFT_REDUCER_UNEVEN),        WEFT_NAMED(WEFT_REDUCER_STOP_WHEN_EXHAUSTED),
-    WEFT_NAMED(WEFT_REDUCER_STATIC),        WEFT_NAMED(WEFT_REDUCER_BUFFERS),
-    WEFT_NAMED(WEFT_REDUCER_SHARDED),       WEFT_NAMED(WEFT_REDUCER_OWN_WHOLE),
-    WEFT_NAMED(WEFT_REDUCER_NORMS),         WEFT_NAMED(WEFT_REDUCER_ACCUMULATE_F32),
-    WEFT_NAMED(WEFT_REDUCER_SPARSE_FIXED),  WEFT_NAMED(WEFT_REDUCER_DETERMINISTIC),
-    WEFT_NAMED(WEFT_REDUCER_COPY_STRAYS),   WEFT_NAMED(WEFT_REDUCER_REDUCED_VIEWS),
-    WEFT_NAMED(WEFT_REDUCER_GRAPH),         WEFT_NAMED(WEFT_REDUCER_KEEP_VALUES),
-    WEFT_NAMED(WEFT_REDUCER_STRICT_STRIDES)};
+    WEFT_NAMED(WEFT_REDUCER_RETAIN),       WEFT_NAMED(WEFT_REDUCER_ABSENT),
+    WEFT_NAMED(WEFT_REDUCER_UNEVEN),       WEFT_NAMED(WEFT_REDUCER_STOP_WHEN_EXHAUSTED),
+    WEFT_NAMED(WEFT_REDUCER_STATIC),       WEFT_NAMED(WEFT_REDUCER_BUFFERS),
+    WEFT_NAMED(WEFT_REDUCER_SHARDED),      WEFT_NAMED(WEFT_REDUCER_OWN_WHOLE),
+    WEFT_NAMED(WEFT_REDUCER_NORMS),        WEFT_NAMED(WEFT_REDUCER_ACCUMULATE_F32),
+    WEFT_NAMED(WEFT_REDUCER_SPARSE_FIXED), WEFT_NAMED(WEFT_REDUCER_DETERMINISTIC),
+    WEFT_NAMED(WEFT_REDUCER_COPY_STRAYS),  WEFT_NAMED(WEFT_REDUCER_GRAPH),
+    WEFT_NAMED(WEFT_REDUCER_KEEP_VALUES),  WEFT_NAMED(WEFT_REDUCER_STRICT_STRIDES)};
 
 constexpr NamedValue kPlanners[] = {WEFT_NAMED(WEFT_PLANNER_DEFAULT), WEFT_NAMED(WEFT_PLANNER_LIMITS),
                                     WEFT_NAMED(WEFT_PLANNER_MODEL), WEFT_NAMED(WEFT_PLANNER_FIRST_NEEDED),
@@ -29,10 +28,6 @@ constexpr NamedValue kPlanners[] = {WEFT_NAMED(WEFT_PLANNER_DEFAULT), WEFT_NAMED
 constexpr NamedValue kAccumulations[] = {WEFT_NAMED(WEFT_ACCUMULATION_UNSET),
                                          WEFT_NAMED(WEFT_ACCUMULATION_PROGRAM),
                                          WEFT_NAMED(WEFT_ACCUMULATION_REDUCER)};
-
-constexpr const char* kReducedViews =
-    "WEFT_REDUCER_REDUCED_VIEWS needs WEFT_REDUCER_SHARDED and weft_reducer_options.mode WEFT_GRADIENT_VIEW: "
-    "ranks read results in the views of their owners";
 
 const char* name_of(int32_t value, std::span<const NamedValue> values) {
   for (const NamedValue& each : values) {
@@ -52,10 +47,6 @@ constexpr Rule kRules[] = {
     {WEFT_REDUCER_STOP_WHEN_EXHAUSTED, WEFT_REDUCER_UNEVEN, 0,
      "WEFT_REDUCER_STOP_WHEN_EXHAUSTED needs WEFT_REDUCER_UNEVEN"},
     {WEFT_REDUCER_OWN_WHOLE, WEFT_REDUCER_SHARDED, 0, "WEFT_REDUCER_OWN_WHOLE needs WEFT_REDUCER_SHARDED"},
-    {WEFT_REDUCER_REDUCED_VIEWS, WEFT_REDUCER_SHARDED, 0, kReducedViews},
-    {WEFT_REDUCER_REDUCED_VIEWS, 0, WEFT_REDUCER_UNEVEN,
-     "WEFT_REDUCER_REDUCED_VIEWS excludes WEFT_REDUCER_UNEVEN: a rank that has joined does not report "
-     "when it has read the results"},
 };
 
 Status check_rules(uint64_t flags) {
@@ -79,9 +70,6 @@ Status check_mode(const weft_reducer_options& options) {
                                    WEFT_NAMED(WEFT_GRADIENT_IN_PLACE)};
   WEFT_TRY(check_choice("weft_reducer_options.mode", options.mode, kModes));
   if (in_place) WEFT_TRY(check_in_place_flags(options.flags));
-  if ((options.flags & WEFT_REDUCER_REDUCED_VIEWS) != 0 && !view) {
-    return Status::error(Code::kArg, kReducedViews);
-  }
   WEFT_TRY(check_choice("weft_reducer_options.accumulation", options.accumulation, kAccumulations));
   const bool reducer_adds = options.accumulation == WEFT_ACCUMULATION_REDUCER;
   if (reducer_adds && view) {

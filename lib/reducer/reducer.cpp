@@ -112,7 +112,6 @@ Status Reducer::begin(const weft_begin_options* options) {
   WEFT_TRY(note(check_begin(given)));
   WEFT_TRY(note(check_destinations(given.gradients)));
   WEFT_TRY(note(end_owed_gather()));
-  WEFT_TRY(note(await_readers()));
   notice_devices();
   reduced_ = false;
   finish_again_ = false;
@@ -243,8 +242,7 @@ Status Reducer::finish_open(const weft_finish_options& options, StepWord step, u
   publish(options);
   step_->let_end();
   if (!s.comm->failed() && leave_to_streams(options, entered_ns)) return {};
-  return wait_for_step(entered_ns, (options.flags & WEFT_FINISH_COMMIT) != 0 || s.retain || s.shares_results,
-                       timeout_ms_);
+  return wait_for_step(entered_ns, (options.flags & WEFT_FINISH_COMMIT) != 0 || s.retain, timeout_ms_);
 }
 
 // Passes finish's request to the step, once this rank has found no error in the step.

@@ -48,9 +48,6 @@ class Reducer {
   Status norms(weft_norms* norms, double* per_param);
   // slices: null to ask for their number.
   Status owned(int32_t rank, weft_slice* slices, uint64_t* count);
-  // Returns the results of all ranks in the memory of their owners (reduced.cpp). pieces: null to ask for
-  // their number.
-  Status reduced_view(uint64_t param, weft_reduced_piece* pieces, uint64_t* count);
   // Collective; returns without waiting. given: an error that the caller found; the other ranks receive it.
   Status gather_params(const weft_gather_options& options, const Status& given);
   Status wait_param(uint64_t param, int64_t timeout_ms);  // any thread
@@ -224,7 +221,6 @@ class Reducer {
   void note_times(uint64_t entered_ns, uint64_t now_ns, bool reduced);
   void note_error_memory();
   Status commit(Deadline deadline);
-  Status await_readers();
   Status check_rebind(Comm& comm);
   void take_over(std::shared_ptr<ReducerState> next, bool moved);
   Status agree_on_committed(const Agreement& agreement, const Status& given, uint64_t* committed, Plan* plan);
@@ -270,7 +266,6 @@ class Reducer {
   int last_active_ = -1;              // the highest rank with data in the last step; -1: none or unknown
   bool reduced_ = false;              // the buckets hold the last step's results
   bool results_ = false;              // the gradients hold results of the last synchronised step
-  bool results_shared_ = false;       // other ranks may read results in this rank's views; equal on all ranks
   bool measured_ = false;             // a step with norms has finished
   uint64_t finished_ = 0;             // steps finished here, including those that were rolled back
   uint64_t retained_step_ = kNoStep;  // the step whose contributions are all retained

@@ -26,7 +26,6 @@ constexpr std::pair<uint64_t, const char*> kFlags[] = {
     {WEFT_REDUCER_SPARSE_FIXED, "sparse_fixed"},
     {WEFT_REDUCER_DETERMINISTIC, "deterministic"},
     {WEFT_REDUCER_COPY_STRAYS, "copy_strays"},
-    {WEFT_REDUCER_REDUCED_VIEWS, "reduced_views"},
     {WEFT_REDUCER_GRAPH, "graph"},
     {WEFT_REDUCER_KEEP_VALUES, "keep_values"},
     {WEFT_REDUCER_STRICT_STRIDES, "strict_strides"}};
@@ -260,7 +259,6 @@ std::vector<std::pair<const char*, uint64_t>> Reducer::heap_parts() const {
           {"ready_order", s.order->memory_bytes()},
           {"gradients", s.gradients.capacity() * sizeof(std::byte*)},
           {"ownership", s.ownership ? s.ownership->memory_bytes() : 0},
-          {"peers", s.peers ? s.peers->memory_bytes() : 0},
           {"norms", s.norms ? s.norms->memory_bytes() : 0},
           {"prelude", s.pre_step ? s.pre_step->memory_bytes() : 0},
           {"step", step_->memory_bytes() + (gather_ ? gather_->memory_bytes() : 0)},

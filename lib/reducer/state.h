@@ -25,7 +25,6 @@
 #include "reducer/feature/in_place_slices/in_place_slices.h"
 #include "reducer/feature/norms/norms.h"
 #include "reducer/feature/pre_step/pre_step.h"
-#include "reducer/feature/reduced_views/reduced.h"
 #include "reducer/feature/sharded/ownership.h"
 #include "reducer/feature/sparse/sparse.h"
 #include "reducer/feature/uses/uses.h"
@@ -64,7 +63,6 @@ struct ReducerState {
   // weft_reducer_options.accumulation, as the program chose.
   weft_accumulation accumulation = WEFT_ACCUMULATION_UNSET;
   weft_planner replan = WEFT_PLANNER_NONE;  // of the automatic re-plan; equal on all ranks
-  bool shares_results = false;              // WEFT_REDUCER_REDUCED_VIEWS
   HandshakeRules rules;
   Bytes wanted;             // what the ranks agreed on when the reducer was created
   uint64_t hook_bytes = 0;  // memory of the hook's state
@@ -78,7 +76,6 @@ struct ReducerState {
   bool own_whole = false;                                // WEFT_REDUCER_OWN_WHOLE
   bool sharded = false;                                  // WEFT_REDUCER_SHARDED
   std::unique_ptr<Ownership> ownership;                  // null unless sharded
-  std::unique_ptr<PeerBuckets> peers;                    // null without WEFT_REDUCER_REDUCED_VIEWS
   std::unique_ptr<HookViews> views;                      // Step writes `step` and `divisor`
   std::vector<std::unique_ptr<StepExchange>> exchanges;  // of the slots in `schedule`
   Schedule schedule;
@@ -158,7 +155,6 @@ struct ReducerState {
     next->strays = strays;
     next->accumulation = accumulation;
     next->replan = replan;
-    next->shares_results = shares_results;
     next->rules = rules;
     next->wanted = wanted;
     next->on_bucket = on_bucket;

@@ -207,10 +207,6 @@ class Slice(Structure):
     _fields_ = [("param", c_uint64), ("offset", c_uint64), ("count", c_uint64)]
 
 
-class ReducedPiece(Structure):
-    _fields_ = [("data", c_void_p), ("offset", c_uint64), ("count", c_uint64), ("owner", c_int32), ("reserved", c_uint32)]
-
-
 class GatherOptions(Sized):
     _fields_ = [("struct_size", c_size_t), ("flags", c_uint64), ("timeout_ms", c_int64)]
 
@@ -361,7 +357,6 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "weft_reducer_sparse_result": (status, c_void_p, c_uint64, P(Sparse)),
     "weft_reducer_norms": (status, c_void_p, P(Norms), P(c_double)),
     "weft_reducer_owned": (status, c_void_p, c_int32, P(Slice), P(c_uint64)),
-    "weft_reducer_reduced_view": (status, c_void_p, c_uint64, P(ReducedPiece), P(c_uint64)),
     "weft_reducer_gather_params": (status, c_void_p, P(GatherOptions)),
     "weft_reducer_broadcast": (status, c_void_p, P(BroadcastOptions), P(Error)),
     "weft_reducer_check": (status, c_void_p, P(Error)),

@@ -194,10 +194,9 @@ class ReducerFlag(enum.IntFlag):
     SPARSE_FIXED = 1024
     DETERMINISTIC = 2048
     COPY_STRAYS = 4096
-    REDUCED_VIEWS = 8192
-    GRAPH = 16384
-    KEEP_VALUES = 32768
-    STRICT_STRIDES = 65536
+    GRAPH = 8192
+    KEEP_VALUES = 16384
+    STRICT_STRIDES = 32768
 
 
 class ParamFlag(enum.IntFlag):

@@ -72,8 +72,6 @@ class Reducer(Handle):
     replan               planner ("limits", "model", "first_needed", "none") of the re-plan by the ready order as the
                          second synchronised step begins. In view mode the views move: get `views` again. "default":
                          "limits" in copy mode where possible, else "none"
-    reduced_views        with sharded, in view mode, over shm: results are readable in their owners' memory, see
-                         `reduced_view`
     keep_values          True: do not copy rank 0's values to all ranks at creation
     strict_strides       True: a gradient with other strides than its parameter raises WeftError; False: it is copied
 
@@ -97,7 +95,7 @@ class Reducer(Handle):
                  reduce_dtype: Optional[Union[DType, str]] = None,
                  accumulate: Union[Accumulation, str] = Accumulation.UNSET, accumulate_f32: bool = False,
                  deterministic: bool = False, copy_strays: bool = False, replan: Union[Planner, str] = Planner.DEFAULT,
-                 reduced_views: bool = False, keep_values: bool = False, strict_strides: bool = False) -> None:
+                 keep_values: bool = False, strict_strides: bool = False) -> None:
         self.comm = comm
         self.params = list(params)
         self.mode = choice(GradientMode, mode, "mode")
@@ -124,8 +122,7 @@ class Reducer(Handle):
                              (sharded, ReducerFlag.SHARDED), (own_whole, ReducerFlag.OWN_WHOLE),
                              (sparse_fixed, ReducerFlag.SPARSE_FIXED),
                              (accumulate_f32, ReducerFlag.ACCUMULATE_F32), (deterministic, ReducerFlag.DETERMINISTIC),
-                             (copy_strays, ReducerFlag.COPY_STRAYS),
-                             (reduced_views, ReducerFlag.REDUCED_VIEWS), (keep_values, ReducerFlag.KEEP_VALUES),
+                             (copy_strays, ReducerFlag.COPY_STRAYS), (keep_values, ReducerFlag.KEEP_VALUES),
                              (strict_strides, ReducerFlag.STRICT_STRIDES)):
             options.flags |= flag if wanted else 0
         options.buffers_root, options.check_interval = _root(buffers_root), check_interval
@@ -319,23 +316,6 @@ class Reducer(Handle):
         slices = (_abi.Slice * count.value)()
         self._check(lib.reducer_owned(self._handle, rank, slices, count))
         return [Slice(each.param, each.offset, each.count) for each in slices]
-
-    def reduced_view(self, param: Union[int, str]) -> list[tuple[int, np.ndarray[Any, Any]]]:
-        """Return the last step's result in its owners' memory: (first element, array) of each piece, in view order.
-
-        The arrays are read-only, flat and of the gradient's type; complex numbers are pairs of floats. They must not be
-        used after this rank's next begin, replan or rebind, or after any rank has closed its reducer. Between steps;
-        needs reduced_views.
-        """
-        index, count = self.index(param), ctypes.c_uint64()
-        self._check(lib.reducer_reduced_view(self._handle, index, None, count))
-        pieces = (_abi.ReducedPiece * count.value)()
-        self._check(lib.reducer_reduced_view(self._handle, index, pieces, count))
-        dtype = {DType.C64: DType.F32, DType.C128: DType.F64}.get(self.params[index].dtype, self.params[index].dtype)
-        out = [(int(each.offset), memory_array(each.data or 0, dtype, (each.count,), None, self)) for each in pieces]
-        for _, array in out:
-            array.flags.writeable = False
-        return out
 
     def wait_param(self, param: Union[int, str], *, timeout: Optional[float] = None) -> None:
         """Wait until a parameter's result is in its gradient, during a synchronised step or after it.

@@ -282,11 +282,6 @@ int main(void) {
   FIELD(weft_slice, param);
   FIELD(weft_slice, offset);
   FIELD(weft_slice, count);
-  STRUCT(weft_reduced_piece);
-  FIELD(weft_reduced_piece, data);
-  FIELD(weft_reduced_piece, offset);
-  FIELD(weft_reduced_piece, count);
-  FIELD(weft_reduced_piece, owner);
   STRUCT(weft_gather_options);
   FIELD(weft_gather_options, struct_size);
   FIELD(weft_gather_options, flags);

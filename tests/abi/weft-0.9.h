@@ -596,10 +596,9 @@ typedef struct weft_reducer_options {
 #define WEFT_REDUCER_SPARSE_FIXED UINT64_C(1024)
 #define WEFT_REDUCER_DETERMINISTIC UINT64_C(2048)
 #define WEFT_REDUCER_COPY_STRAYS UINT64_C(4096)
-#define WEFT_REDUCER_REDUCED_VIEWS UINT64_C(8192)
-#define WEFT_REDUCER_GRAPH UINT64_C(16384)
-#define WEFT_REDUCER_KEEP_VALUES UINT64_C(32768)
-#define WEFT_REDUCER_STRICT_STRIDES UINT64_C(65536)
+#define WEFT_REDUCER_GRAPH UINT64_C(8192)
+#define WEFT_REDUCER_KEEP_VALUES UINT64_C(16384)
+#define WEFT_REDUCER_STRICT_STRIDES UINT64_C(32768)
 WEFT_API weft_status weft_reducer_options_init(weft_reducer_options* options, size_t size);
 WEFT_API weft_status weft_reducer_create(weft_comm* comm, const weft_reducer_options* options,
                                          weft_reducer** reducer, weft_error* error);
@@ -674,15 +673,6 @@ typedef struct weft_slice {
 } weft_slice;
 WEFT_API weft_status weft_reducer_owned(weft_reducer* reducer, int32_t rank, weft_slice* slices,
                                         uint64_t* count);
-typedef struct weft_reduced_piece {
-  const void* data;
-  uint64_t offset;
-  uint64_t count;
-  int32_t owner;
-  uint32_t reserved;
-} weft_reduced_piece;
-WEFT_API weft_status weft_reducer_reduced_view(weft_reducer* reducer, uint64_t param,
-                                               weft_reduced_piece* pieces, uint64_t* count);
 typedef struct weft_gather_options {
   size_t struct_size;
   uint64_t flags;

@@ -195,7 +195,7 @@ OTHERS = set("""version status_string context_options_init context_create backen
     request_test request_cancel request_on_complete request_error request_release hook_params_init hook_create hook_create_custom
     hook_stage_complete hook_create_saved hook_destroy reducer_options_init reducer_grad_view reducer_ready
     reducer_absent reducer_result reducer_ready_tensor reducer_ready_sparse reducer_sparse_result reducer_norms
-    reducer_owned reducer_reduced_view reducer_report reducer_param reducer_error reducer_bucket_count reducer_bucket
+    reducer_owned reducer_report reducer_param reducer_error reducer_bucket_count reducer_bucket
     reducer_query reducer_verdict averager_destroy trace_start trace_stop trace_write flight_write""".split())
 # Functions that wait as tested ones do: fail like finish (capi/test_interrupt), stream_wait_param like wait_param. save
 # and load wait for a stage of a custom hook, which the package does not offer.

@@ -489,34 +489,6 @@ def test_other_communicators():
     expect_equal(ranks(body, size=4), [[1.5, 0.5, 1.0, 1.5], [1.5, 0.5, 1.0, 1.5], [1.5, 1.0, 1.5], [1.5, 1.5]])
 
 
-def test_reduced_views():
-    """results are readable in the owners' views until the next begin, and the arrays are read-only"""
-    def body(comm):
-        params = [weft.Param("a", (100,)), weft.Param("b", (3, 5)), weft.Param("c", (7,), "c64")]
-        with weft.Reducer(comm, params, mode="view", sharded=True, reduced_views=True) as reducer:
-            for step in range(3):
-                reducer.begin()
-                for index, view in enumerate(reducer.views):
-                    view[...] = comm.rank + step + index
-                    reducer.ready(index)
-                reducer.finish()
-                for index, size in enumerate((100, 15, 14)):
-                    pieces = reducer.reduced_view(index)
-                    expect_equal([first for first, _ in pieces], [sum(len(part) for _, part in pieces[:at])
-                                                                  for at in range(len(pieces))])
-                    whole = np.concatenate([part for _, part in pieces])
-                    expect_equal(whole.size, size)
-                    mean = (SIZE - 1) / 2 + step + index
-                    expect_equal(whole.tolist(), [mean, 0.0] * 7 if index == 2 else [mean] * size)
-                    expect(not any(part.flags.writeable for _, part in pieces), "read-only")
-            reducer.begin()
-            expect_raises(weft.WeftError, "inside step 3", reducer.reduced_view, "a")
-            for index in range(3):
-                reducer.ready(index)
-            reducer.finish()
-
-    ranks(body, backend="shm")
-
 
 def test_sharded_other_communicators():
     """a sharded reducer's slices follow the ranks of its communicator, fewer or more"""

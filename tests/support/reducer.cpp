@@ -109,10 +109,6 @@ Status Reducer::owned(int32_t rank, weft_slice* slices, uint64_t* count) {
   return status_of(weft_reducer_owned(handle_, rank, slices, count));
 }
 
-Status Reducer::reduced_view(uint64_t param, weft_reduced_piece* pieces, uint64_t* count) {
-  return status_of(weft_reducer_reduced_view(handle_, param, pieces, count));
-}
-
 Status Reducer::gather_params(weft_gather_options options) {
   return status_of(weft_reducer_gather_params(handle_, sized(&options)));
 }

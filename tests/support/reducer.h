@@ -37,7 +37,6 @@ class Reducer {
   Status sparse_result(uint64_t param, weft_sparse* result);
   Status norms(weft_norms* norms, double* per_param);
   Status owned(int32_t rank, weft_slice* slices, uint64_t* count);
-  Status reduced_view(uint64_t param, weft_reduced_piece* pieces, uint64_t* count);
   Status gather_params(weft_gather_options options);
   Status join(weft_join_options options, weft_join_result* result);
   Status replan(weft_replan_options options);

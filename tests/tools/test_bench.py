@@ -62,14 +62,14 @@ def test_step():
         path = Path(folder) / "small.json"
         params = [{"name": f"p{i}", "shape": shape} for i, shape in enumerate([[300, 1000], [1000], [7, 3, 5], [1]])]
         path.write_text(json.dumps({"name": "small", "params": params}))
-        for mode in ("copy", "view", "reduced"):
+        for mode in ("copy", "view"):
             row = bench("step", "--manifest", path, "--mode", mode, "--backend", "shm")["results"][0]
             expect(row["correct"], f"mode {mode}", row)
             expect_equal((row["work"], row["count"]), ("step small", 301106))
             memory = row["memory"]
             expect(memory["gradient_bytes"] == 4 * 301106 <= memory["bucket_bytes"] and memory["other_bytes"] > 0, "memory", memory)
         for mode, more, details in (("copy", ["--bucket-limits", "0"], "4 buckets"),
-                                    ("reduced", ["--bucket-limits", "8,16M", "--replan", "first-needed"], "buckets"),
+                                    ("view", ["--bucket-limits", "8,16M", "--replan", "first-needed"], "buckets"),
                                     ("copy", ["--reduce-dtype", "bf16"], "travelling as bf16"),
                                     ("copy", ["--accumulate", 3], "3 steps"), ("view", ["--accumulate", 2], "2 steps")):
             row = bench("step", "--manifest", path, "--mode", mode, "--backend", "shm", *more)["results"][0]
@@ -145,7 +145,7 @@ def test_bad_words():
     for words in (["all_reduse"], ["all_reduce", "--dtype", "f8"], ["all_reduce", "--op", "mean"],
                   ["all_reduce", "--sizes", "8x"], ["step"], ["all_reduce", "--memory", "gpu"],
                   ["launches", "--total", "much"], ["launches", "--op", "premul_sum"],
-                  ["all_reduce", "--bucket-limits", "1x"], ["all_reduce", "--mode", "reduced", "--accumulate", 2],
+                  ["all_reduce", "--bucket-limits", "1x"], ["step", "--mode", "reduced"],
                   ["all_reduce", "--repeat", 0], ["all_reduce", "--repeat", 101], ["all_reduce", "--repeat", "some"]):
         result = cases.run([WEFT, "bench", *words])
         expect(result.returncode in (1, 2) and result.stderr, "it says what is wrong", words, result)
@@ -331,8 +331,7 @@ def counted(*options):
                                          (["all_reduce", *size, "--memory", "private"], "off,pull=1M", 1, 8),
                                          (["all_reduce", "--sizes", 8], "off", 0, 0), (["barrier"], "off", 0, 0),
                                          (["step", "--manifest", path, "--mode", "copy"], "off", 1.5, 0),
-                                         (["step", "--manifest", path, "--mode", "view"], "off", 2, 0),
-                                         (["step", "--manifest", path, "--mode", "reduced"], "off", 0.5, 0)):
+                                         (["step", "--manifest", path, "--mode", "view"], "off", 2, 0)):
             row = bench(*words, "--backend", "shm", "--warmup", 10, *options, iterations=20,
                         environment={"WEFT_SHM_THRESHOLDS": shm})["results"][0]
             yield row, moved, calls

@@ -45,9 +45,6 @@ TEST_CASE("default options and valid combinations are accepted") {
   CHECK(refusal(with_replan(WEFT_PLANNER_FIRST_NEEDED, 0)).empty());
   CHECK(refusal(with_replan(WEFT_PLANNER_LIMITS, WEFT_REDUCER_SHARDED | WEFT_REDUCER_OWN_WHOLE)).empty());
   CHECK(refusal(with_replan(WEFT_PLANNER_NONE, WEFT_REDUCER_SHARDED)).empty());
-  weft_reducer_options options = with_flags(WEFT_REDUCER_SHARDED | WEFT_REDUCER_REDUCED_VIEWS);
-  options.mode = WEFT_GRADIENT_VIEW;
-  CHECK(refusal(options).empty());
 }
 
 TEST_CASE("a flag without a required other flag is refused with that flag's name") {
@@ -58,13 +55,6 @@ TEST_CASE("a flag without a required other flag is refused with that flag's name
       says(refusal(with_replan(WEFT_PLANNER_LIMITS, WEFT_REDUCER_SHARDED)), "needs WEFT_REDUCER_OWN_WHOLE"));
   CHECK(
       says(refusal(with_replan(5, 0)), "weft_reducer_options.replan is 5: allowed are WEFT_PLANNER_DEFAULT"));
-  CHECK(says(refusal(with_flags(WEFT_REDUCER_SHARDED | WEFT_REDUCER_REDUCED_VIEWS)),
-             "and weft_reducer_options.mode WEFT_GRADIENT_VIEW"));
-  weft_reducer_options views = with_flags(WEFT_REDUCER_REDUCED_VIEWS);
-  views.mode = WEFT_GRADIENT_VIEW;
-  CHECK(says(refusal(views), "needs WEFT_REDUCER_SHARDED"));
-  views.flags |= WEFT_REDUCER_SHARDED | WEFT_REDUCER_UNEVEN;
-  CHECK(says(refusal(views), "excludes WEFT_REDUCER_UNEVEN"));
 }
 
 TEST_CASE("a flag in the wrong mode is refused with the required mode") {

@@ -46,15 +46,9 @@ void add_step(CLI::App& bench, BenchOptions& options) {
       ->check(CLI::ExistingFile);
   bench
       .add_option_function<std::string>(
-          "--mode",
-          [&options](const std::string& mode) {
-            options.view_mode = mode != "copy";
-            options.reduced_views = mode == "reduced";
-          },
-          "for step, memory of the gradients: copy (default), view, or reduced: views whose results stay "
-          "with "
-          "their owners, where the other ranks read them")
-      ->check(CLI::IsMember({"copy", "view", "reduced"}));
+          "--mode", [&options](const std::string& mode) { options.view_mode = mode == "view"; },
+          "for step, memory of the gradients: copy (default) or view")
+      ->check(CLI::IsMember({"copy", "view"}));
   bench.add_option("--hook", options.hook,
                    "for step: a hook and its options, such as 'powersgd rank=4 start=2'; default allreduce");
   bench
@@ -174,10 +168,6 @@ void check_options(const BenchOptions& options) {
   }
   parse_bytes(options.total);
   check_repeat(options);
-  if (options.reduced_views && options.accumulate > 1) {
-    throw std::invalid_argument("--mode reduced measures single steps, but --accumulate is " +
-                                std::to_string(options.accumulate) + "; leave it out");
-  }
   if (!options.baseline.empty()) Baseline(options.baseline);  // throws
   for (const std::string& op : options.ops) {
     if (op != "step" && op != "ready" && op != "launches") check_collective(op);

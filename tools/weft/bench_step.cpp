@@ -25,7 +25,6 @@ class Step {
       : job_(job),
         manifest_(manifest),
         view_mode_(options.view_mode),
-        reduced_views_(options.reduced_views),
         accumulate_(options.accumulate),
         mine_(Tile::of_rank(WEFT_DTYPE_F32, WEFT_OP_AVG, job.rank())),
         mean_(Tile::reduced(WEFT_DTYPE_F32, WEFT_OP_AVG, job.size(), 1)) {
@@ -47,8 +46,6 @@ class Step {
   Step& operator=(const Step&) = delete;
 
   void rewrite(uint64_t round) {
-    // Where results stay with their owners, a rank may only write once all ranks have begun.
-    if (reduced_views_) check(weft_reducer_begin(reducer_, nullptr), "weft_reducer_begin");
     for (size_t i = 0; i < gradients_.size(); ++i)
       mine_.fill(gradients_[i], manifest_.params[i].count, round + i);
   }
@@ -71,7 +68,7 @@ class Step {
   }
 
   void run(const weft_begin_options& options) {
-    if (!reduced_views_) check(weft_reducer_begin(reducer_, &options), "weft_reducer_begin");
+    check(weft_reducer_begin(reducer_, &options), "weft_reducer_begin");
     const auto begin = std::chrono::steady_clock::now();
     if (computing_.has_value()) computing_->begin();
     for (size_t n = 0; n < gradients_.size(); n++) {
@@ -106,10 +103,7 @@ class Step {
   // part_of_largest: as in Tile::matches.
   bool holds_mean(uint64_t round, double part_of_largest) const {
     for (size_t i = 0; i < gradients_.size(); ++i) {
-      if (reduced_views_
-              ? !pieces_hold_mean(i, round)
-              : !mean_.matches(gradients_[i], manifest_.params[i].count, round + i, part_of_largest))
-        return false;
+      if (!mean_.matches(gradients_[i], manifest_.params[i].count, round + i, part_of_largest)) return false;
     }
     return true;
   }
@@ -160,18 +154,6 @@ class Step {
     return stats;
   }
 
-  bool pieces_hold_mean(size_t param, uint64_t round) const {
-    std::vector<weft_reduced_piece> pieces(static_cast<size_t>(job_.size()));
-    uint64_t count = pieces.size(), elements = 0;
-    check(weft_reducer_reduced_view(reducer_, param, pieces.data(), &count), "weft_reducer_reduced_view");
-    for (uint64_t p = 0; p < count; p++) {
-      const auto* const data = static_cast<const std::byte*>(pieces[p].data);
-      if (!mean_.matches(data, pieces[p].count, round + param + pieces[p].offset)) return false;
-      elements += pieces[p].count;
-    }
-    return elements == manifest_.params[param].count;
-  }
-
   void look_up_views() {
     for (size_t i = 0; i < gradients_.size(); ++i) {
       void* view = nullptr;
@@ -195,7 +177,6 @@ class Step {
     options.param_count = params.size();
     options.mode = view_mode_ ? WEFT_GRADIENT_VIEW : WEFT_GRADIENT_COPY;
     if (!view_mode_) options.accumulation = WEFT_ACCUMULATION_REDUCER;
-    if (reduced_views_) options.flags = WEFT_REDUCER_SHARDED | WEFT_REDUCER_REDUCED_VIEWS;
     std::vector<uint64_t> limits;
     limits.reserve(bench.bucket_limits.size());
     for (const std::string& limit : bench.bucket_limits) limits.push_back(parse_bytes(limit));
@@ -233,7 +214,6 @@ class Step {
   Job& job_;
   const Manifest& manifest_;
   const bool view_mode_;
-  const bool reduced_views_;
   const uint32_t accumulate_;
   const Backward* backward_ = nullptr;  // null: all gradients are ready at once
   double times_ = 1;
@@ -272,7 +252,7 @@ std::optional<double> inexactness(const std::string& hook) {
 // Returns "copy mode, 4 steps, re-planned by model, replayed, hook int8" or the like: what differs from the
 // default.
 std::string details_of(const BenchOptions& options, bool has_another_plan) {
-  std::string text = options.reduced_views ? "reduced view" : options.view_mode ? "view" : "copy";
+  std::string text = options.view_mode ? "view" : "copy";
   text += " mode";
   if (options.accumulate != 1) text += ", " + std::to_string(options.accumulate) + " steps";
   if (!options.replan.empty())

@@ -25,7 +25,6 @@ struct BenchOptions {
   std::string reduce_dtype;  // for `step`: the dtype in which gradients are sent; default f32, their own
   double replay = 0;         // for `step`: a factor on the duration of the recorded backward; 0: no replay
   bool compute = false;      // for a replayed `step`: the rank's core computes meanwhile, instead of sleeping
-  bool reduced_views = false;  // for `step`, in view mode: results are read from their owners' slices
   std::string replan;  // for `step`: "limits", "model" or "first-needed", after the first step; default none
   std::vector<std::string> bucket_limits;  // for `step`: bytes; default the library's
   uint32_t accumulate = 1;                 // for `step`: number of steps, of which the last one synchronises

@@ -365,7 +365,7 @@ Status Reducer::move_to(Plan plan, Deadline deadline) {
     step.adopt(synchronised_, results_);
   });
   retained_step_ = kNoStep;
-  reduced_ = results_shared_ = false;
+  reduced_ = false;
   const uint64_t other_bytes = heap_bytes();
   const std::lock_guard lock(mutex_);
   other_bytes_ = other_bytes;

@@ -39,7 +39,6 @@ Status Reducer::commit(Deadline deadline) {
   const Status done = state_->comm->run(state_->lane, barrier, deadline);
   if (done.ok()) {
     step_->commit(stats_.steps);
-    results_shared_ = state_->shares_results;
     return {};
   }
   return note(done.with_prefix(cat("step ", stats_.steps - 1,
@@ -213,7 +212,6 @@ void Reducer::take_over(std::shared_ptr<ReducerState> next, bool moved) {
   if (state_->sparse) state_->sparse->forget_fixed();
   next_window();
   reduced_ = false;
-  results_shared_ = false;
   last_active_ = -1;  // ranks have new numbers
 }
 

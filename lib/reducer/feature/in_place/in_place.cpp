@@ -45,7 +45,6 @@ PlannedBucket part_of(const PlannedBucket& whole, size_t first, size_t last) {
 
 Status check_in_place_flags(uint64_t flags) {
   constexpr std::pair<uint64_t, const char*> kExcluded[] = {
-      {WEFT_REDUCER_REDUCED_VIEWS, "WEFT_REDUCER_REDUCED_VIEWS"},
       {WEFT_REDUCER_GRAPH, "WEFT_REDUCER_GRAPH"},
       {WEFT_REDUCER_OWN_WHOLE, "WEFT_REDUCER_OWN_WHOLE"},
   };
