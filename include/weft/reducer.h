@@ -184,26 +184,23 @@ typedef struct weft_reducer_options {
 /* With WEFT_ACCUMULATION_REDUCER: local steps accumulate in F32 what is communicated in 16 bits. These
  * buckets take twice their memory. */
 #define WEFT_REDUCER_ACCUMULATE_F32 UINT64_C(512)
-/* The indices of each rank's sparse gradients are those of the first synchronised step: later steps
- * communicate values only (zeros for an absent parameter), and other indices fail the step. */
-#define WEFT_REDUCER_SPARSE_FIXED UINT64_C(1024)
 /* Equal bits for every backend, algorithm, arrangement of hosts and bucket plan: each element is summed
  * once, in the order of the ranks. Costs more traffic between hosts of several ranks. */
-#define WEFT_REDUCER_DETERMINISTIC UINT64_C(2048)
+#define WEFT_REDUCER_DETERMINISTIC UINT64_C(1024)
 /* View mode: ready accepts a gradient outside its view, laid out by the parameter's strides, and copies it
  * into the view, also in LOCAL steps. It replaces what is there. */
-#define WEFT_REDUCER_COPY_STRAYS UINT64_C(4096)
+#define WEFT_REDUCER_COPY_STRAYS UINT64_C(2048)
 /* Steps may be captured into CUDA graphs (WEFT_BEGIN_CAPTURE). All gradients are dense and on the
  * communicator's device, over the nccl backend, with the default hook or fp16 or bf16 around it; no other
  * flag, no check_interval, no uses. The plan is fixed. Creates an additional NCCL communicator, and takes
  * the memory of the buckets once more on the device. */
-#define WEFT_REDUCER_GRAPH UINT64_C(8192)
+#define WEFT_REDUCER_GRAPH UINT64_C(4096)
 /* Creating the reducer does not copy rank 0's values (weft_param.parameter, also of STATE_ONLY and BUFFER)
  * to all ranks. Values on devices are never copied. */
-#define WEFT_REDUCER_KEEP_VALUES UINT64_C(16384)
+#define WEFT_REDUCER_KEEP_VALUES UINT64_C(8192)
 /* weft_reducer_ready_tensor refuses a gradient with other strides than its parameter's, instead of
  * copying. */
-#define WEFT_REDUCER_STRICT_STRIDES UINT64_C(32768)
+#define WEFT_REDUCER_STRICT_STRIDES UINT64_C(16384)
 
 /* Fills options with its defaults, except param_size.
  * size: sizeof *options as the caller knows it.

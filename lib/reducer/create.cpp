@@ -113,7 +113,7 @@ Status schedule_hook(ReducerState* s, Deadline deadline) {
   const Comm& seen = s->hook->comm() != nullptr ? *s->hook->comm() : *s->comm;
   const auto is_sparse = [](const Param& param) { return param.sparse(); };
   if (!s->sparse && std::any_of(s->manifest.params.begin(), s->manifest.params.end(), is_sparse)) {
-    s->sparse = std::make_shared<SparseGradients>(s->manifest, context.options().host_allocator, s->fixed);
+    s->sparse = std::make_shared<SparseGradients>(s->manifest, context.options().host_allocator);
   }
   s->views = std::make_unique<HookViews>(s->manifest, s->plan, seen.rank(), seen.size(),
                                          s->hook->takes_sparse() ? s->sparse.get() : nullptr);
@@ -278,7 +278,6 @@ Status Reducer::create(std::shared_ptr<Comm> comm, const Status& given, const we
   state->learns = (proposal.flags & WEFT_REDUCER_STATIC) != 0;
   state->mapped = (proposal.flags & WEFT_REDUCER_ABSENT) != 0;
   state->uneven = (proposal.flags & WEFT_REDUCER_UNEVEN) != 0;
-  state->fixed = (proposal.flags & WEFT_REDUCER_SPARSE_FIXED) != 0;
   state->ordered = (proposal.flags & WEFT_REDUCER_DETERMINISTIC) != 0;
   state->strays = (proposal.flags & WEFT_REDUCER_COPY_STRAYS) != 0;
   state->replan = proposal.replan;

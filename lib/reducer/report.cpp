@@ -23,7 +23,6 @@ constexpr std::pair<uint64_t, const char*> kFlags[] = {
     {WEFT_REDUCER_OWN_WHOLE, "own_whole"},
     {WEFT_REDUCER_NORMS, "norms"},
     {WEFT_REDUCER_ACCUMULATE_F32, "accumulate_f32"},
-    {WEFT_REDUCER_SPARSE_FIXED, "sparse_fixed"},
     {WEFT_REDUCER_DETERMINISTIC, "deterministic"},
     {WEFT_REDUCER_COPY_STRAYS, "copy_strays"},
     {WEFT_REDUCER_GRAPH, "graph"},

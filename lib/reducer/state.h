@@ -56,7 +56,6 @@ struct ReducerState {
   bool mapped = false;              // WEFT_REDUCER_ABSENT
   bool learns = false;              // WEFT_REDUCER_STATIC
   bool uneven = false;              // WEFT_REDUCER_UNEVEN
-  bool fixed = false;               // WEFT_REDUCER_SPARSE_FIXED
   bool ordered = false;             // WEFT_REDUCER_DETERMINISTIC
   bool strays = false;              // WEFT_REDUCER_COPY_STRAYS
   Buckets::Hold hold = Buckets::Hold::kCommunicated;
@@ -150,7 +149,6 @@ struct ReducerState {
     next->mapped = mapped;
     next->learns = learns;
     next->uneven = uneven;
-    next->fixed = fixed;
     next->ordered = ordered;
     next->strays = strays;
     next->accumulation = accumulation;

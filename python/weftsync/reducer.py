@@ -57,7 +57,6 @@ class Reducer(Handle):
     check_interval       compare the parameters' values as every n-th synchronised step begins, see `check`; 0: never
     sharded              True: each rank receives only the results that it owns, see `owned`
     own_whole            with sharded: one rank owns a parameter as a whole
-    sparse_fixed         True: the indices of each rank's sparse gradients are those of its first step
     plan                 the parameters of each bucket, by index or name, in the order of launch; None: by bucket_limits
     reduce_dtype         "f16", "bf16" or "f32": element type in which gradients of these types are communicated and
                          summed; None: their own
@@ -90,7 +89,7 @@ class Reducer(Handle):
                  retain: bool = False, absent: bool = False, uneven: bool = False, stop_when_exhausted: bool = False,
                  divide_by: Union[Divide, str] = Divide.WORLD, norms: bool = False, static: bool = False,
                  buffers: bool = False, buffers_root: Union[int, str] = 0, check_interval: int = 0,
-                 sharded: bool = False, own_whole: bool = False, sparse_fixed: bool = False,
+                 sharded: bool = False, own_whole: bool = False,
                  plan: Optional[Sequence[Sequence[Union[int, str]]]] = None,
                  reduce_dtype: Optional[Union[DType, str]] = None,
                  accumulate: Union[Accumulation, str] = Accumulation.UNSET, accumulate_f32: bool = False,
@@ -120,7 +119,6 @@ class Reducer(Handle):
                              (stop_when_exhausted, ReducerFlag.STOP_WHEN_EXHAUSTED), (norms, ReducerFlag.NORMS),
                              (static, ReducerFlag.STATIC), (buffers, ReducerFlag.BUFFERS),
                              (sharded, ReducerFlag.SHARDED), (own_whole, ReducerFlag.OWN_WHOLE),
-                             (sparse_fixed, ReducerFlag.SPARSE_FIXED),
                              (accumulate_f32, ReducerFlag.ACCUMULATE_F32), (deterministic, ReducerFlag.DETERMINISTIC),
                              (copy_strays, ReducerFlag.COPY_STRAYS), (keep_values, ReducerFlag.KEEP_VALUES),
                              (strict_strides, ReducerFlag.STRICT_STRIDES)):

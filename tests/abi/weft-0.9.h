@@ -593,12 +593,11 @@ typedef struct weft_reducer_options {
 #define WEFT_REDUCER_OWN_WHOLE UINT64_C(128)
 #define WEFT_REDUCER_NORMS UINT64_C(256)
 #define WEFT_REDUCER_ACCUMULATE_F32 UINT64_C(512)
-#define WEFT_REDUCER_SPARSE_FIXED UINT64_C(1024)
-#define WEFT_REDUCER_DETERMINISTIC UINT64_C(2048)
-#define WEFT_REDUCER_COPY_STRAYS UINT64_C(4096)
-#define WEFT_REDUCER_GRAPH UINT64_C(8192)
-#define WEFT_REDUCER_KEEP_VALUES UINT64_C(16384)
-#define WEFT_REDUCER_STRICT_STRIDES UINT64_C(32768)
+#define WEFT_REDUCER_DETERMINISTIC UINT64_C(1024)
+#define WEFT_REDUCER_COPY_STRAYS UINT64_C(2048)
+#define WEFT_REDUCER_GRAPH UINT64_C(4096)
+#define WEFT_REDUCER_KEEP_VALUES UINT64_C(8192)
+#define WEFT_REDUCER_STRICT_STRIDES UINT64_C(16384)
 WEFT_API weft_status weft_reducer_options_init(weft_reducer_options* options, size_t size);
 WEFT_API weft_status weft_reducer_create(weft_comm* comm, const weft_reducer_options* options,
                                          weft_reducer** reducer, weft_error* error);

@@ -60,8 +60,7 @@ void draw_part(const ReducerCase& program, const Window& window, const std::vect
   for (auto& local : part->locals) {
     for (size_t i = 0; i < params; i++) local.push_back(!random.chance(4));
   }
-  const bool shows_indices = program.sparse_fixed() && &window == program.windows.data();
-  if (program.uneven() && (!window.fixed || program.mapped()) && !shows_indices && random.chance(4)) {
+  if (program.uneven() && (!window.fixed || program.mapped()) && random.chance(4)) {
     part->data = false;
     part->ready.assign(params, false);
     if (program.adds() && program.sparse()) part->locals.clear();  // their sums would be lost
@@ -143,15 +142,6 @@ void draw_uses(Random& random, ReducerCase* program) {
   }
 }
 
-// Sparse indices are fixed by the first step, so all ranks have entries in it.
-void draw_fixed_indices(Window* first, const std::vector<TestParam>& params) {
-  for (RankPart& part : first->ranks) {
-    for (size_t i = 0; i < params.size(); i++) {
-      if (params[i].sparse_ndim > 0) part.ready[i] = true;
-    }
-  }
-}
-
 // Draws the type in which gradients are communicated, who accumulates them, and whether the reducer re-plans
 // automatically.
 void draw_types(Random& random, RigOptions* rig) {
@@ -191,14 +181,7 @@ ReducerCase ReducerCase::draw(uint64_t seed, int ranks, Random& random) {
   }
   draw_types(random, &program.rig);
   draw_uses(random, &program);
-  const bool sparse = program.sparse();
-  if (sparse && random.chance(3)) {
-    program.rig.flags |= WEFT_REDUCER_SPARSE_FIXED;
-    for (auto& uses : program.uses) {
-      for (uint32_t& count : uses) count = std::max<uint32_t>(count, 1);
-    }
-  }
-  program.asks = sparse && seed % 3 == 0;
+  program.asks = program.sparse() && seed % 3 == 0;
   // Absent gradients that the program has accumulated need a place.
   program.homes = !program.view() && (program.adds() || random.chance(2));
   if (random.chance(2)) {
@@ -230,8 +213,6 @@ ReducerCase ReducerCase::draw(uint64_t seed, int ranks, Random& random) {
     }
     if (window.fixed) fix(random, &window);
     if (program.adds()) keep_sparse_sums(program.params, &window);
-    if (program.sparse_fixed() && &window == program.windows.data())
-      draw_fixed_indices(&window, program.params);
     // After all ranks have joined there are no further steps.
     if (std::find(joined.begin(), joined.end(), false) == joined.end()) {
       program.windows.resize(static_cast<size_t>(&window - program.windows.data()));

@@ -77,7 +77,6 @@ struct ReducerCase {
   bool sharded() const { return (rig.flags & WEFT_REDUCER_SHARDED) != 0; }
   bool learns() const { return (rig.flags & WEFT_REDUCER_STATIC) != 0; }
   bool strays() const { return (rig.flags & WEFT_REDUCER_COPY_STRAYS) != 0; }
-  bool sparse_fixed() const { return (rig.flags & WEFT_REDUCER_SPARSE_FIXED) != 0; }
   bool uneven() const { return (rig.flags & WEFT_REDUCER_UNEVEN) != 0; }
   // Returns the rank whose buffers all ranks have once a window's synchronised step has begun; -1: each keeps
   // its own. Stores the window in which that rank changed them last.
@@ -89,19 +88,14 @@ struct ReducerCase {
 };
 
 // Returns true if a rank's sparse gradient has entries of this row.
-inline bool touches(uint64_t seed, int rank, size_t param, uint64_t row) {
+inline bool has_row(uint64_t seed, int rank, size_t param, uint64_t row) {
   return value(seed + 77, rank, param, row) > 3;
-}
-// Returns true if a rank's sparse gradient of a step has entries of this row. With WEFT_REDUCER_SPARSE_FIXED
-// the answer is the same in all its steps.
-inline bool has_row(const ReducerCase& program, uint64_t seed, int rank, size_t param, uint64_t row) {
-  return touches(program.sparse_fixed() ? program.seed : seed, rank, param, row);
 }
 
 // Returns an element of a gradient.
 inline double element(const ReducerCase& program, uint64_t seed, int rank, size_t param, uint64_t k) {
   const TestParam& p = program.params[param];
-  if (p.sparse_ndim > 0 && !has_row(program, seed, rank, param, k / row_elements(p))) return 0;
+  if (p.sparse_ndim > 0 && !has_row(seed, rank, param, k / row_elements(p))) return 0;
   return value(seed, rank, param, k);
 }
 

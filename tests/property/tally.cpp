@@ -54,7 +54,6 @@ void Tally::count(const ReducerCase& program) {
   add("a static pattern", true, program.learns());
   add("gradients outside their views", true, program.strays());
   add("retained gradients", true, flag(WEFT_REDUCER_RETAIN));
-  add("fixed sparse indices", false, program.sparse_fixed());
   add("ranks without data", false,
       part([](const Window&, const RankPart& p) { return !p.data && !p.joined; }));
   add("joins", false, part([](const Window&, const RankPart& p) { return p.joined; }));

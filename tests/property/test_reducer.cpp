@@ -205,7 +205,7 @@ class Run {
     for (const uint64_t seed : seeds) {
       Random random(seed + i);
       for (uint64_t row = row_count(model_[i]); row-- > 0;) {
-        if (!has_row(program_, seed, self_.rank, i, row)) continue;
+        if (!has_row(seed, self_.rank, i, row)) continue;
         const uint64_t count = 1 + random.below(2);
         for (uint64_t part = 0; part < count; part++) {
           rows.push_back(row);

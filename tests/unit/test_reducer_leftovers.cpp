@@ -140,34 +140,6 @@ TEST_CASE("after a re-plan waits for the last step return, and it has no results
   }));
 }
 
-TEST_CASE("fixed indices are sent again after a rebind, and may differ") {
-  const Model model({{"e", {64, 4}, Dtype::kF32, {}, 1}});
-  run_with_spare([&](Rank& self, const std::shared_ptr<Comm>& spare, test::RankBarrier& rank_barrier) {
-    std::unique_ptr<Reducer> reducer;
-    self.expect(
-        make_reducer(self.comm, model, allreduce_hook(), &reducer, {.flags = WEFT_REDUCER_SPARSE_FIXED}),
-        "create");
-    if (!reducer) return;
-    const auto step = [&](uint64_t row) {
-      const Coo coo = make_coo(model[0], {row, 60}, [](uint64_t, uint64_t) { return 2.0; });
-      self.expect(reducer->begin(nullptr), "begin");
-      self.expect(reducer->ready_sparse(0, coo.c(), nullptr), "ready");
-      self.expect(reducer->finish({}), "finish");
-      weft_sparse result{};
-      self.expect(reducer->sparse_result(0, &result), "result");
-      self.expect(rows_of(model[0], result) == std::vector<uint64_t>{row, 60}, "rows");
-    };
-    step(3);
-    step(3);
-    fail(self, rank_barrier);
-    self.expect(reducer->rebind(spare), "rebind");
-    weft_sparse result{};
-    self.expect(has(reducer->sparse_result(0, &result).text(), "no result"), "no result after a rebind");
-    step(9);
-    step(9);
-  });
-}
-
 TEST_CASE("a retry uses zeros for gradients that were absent everywhere, not an earlier step's values") {
   const Model model({{"a", {3}}, {"b", {5}}});
   run_with_spare([&](Rank& self, const std::shared_ptr<Comm>& spare, test::RankBarrier& rank_barrier) {

@@ -406,46 +406,4 @@ TEST_CASE("norms count sparse results, and scale them") {
   }));
 }
 
-TEST_CASE("fixed indices are communicated once") {
-  const Model model({{"e", {64, 4}, Dtype::kF32, {}, 1}});
-  check(run_threads(2, [&](Rank& self) {
-    std::unique_ptr<Reducer> reducer;
-    RigOptions rig;
-    rig.flags = WEFT_REDUCER_SPARSE_FIXED | WEFT_REDUCER_ABSENT;
-    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, rig), "create");
-    if (!reducer) return;
-    const auto rank = static_cast<uint64_t>(self.rank);
-    for (uint64_t step = 0; step < 4; step++) {
-      weft_reducer_stats before{}, after{};
-      reducer->query(&before);
-      self.expect(reducer->begin(nullptr), "begin");
-      const bool absent = step == 2 && self.rank == 1;
-      // Another order of the same rows.
-      const std::vector<uint64_t> rows =
-          step % 2 == 0 ? std::vector<uint64_t>{rank, 60, 7, 7} : std::vector<uint64_t>{7, 60, rank};
-      const Coo coo = make_coo(model[0], rows, [&](uint64_t e, uint64_t) {
-        return static_cast<double>(rows[e] == 7 && step % 2 == 0 ? 2 * step : 4 * step);
-      });
-      const uint64_t param = 0;
-      if (absent) {
-        self.expect(reducer->absent(&param, 1), "absent");
-      } else {
-        self.expect(reducer->ready_sparse(0, coo.c(), nullptr), "ready");
-      }
-      self.expect(reducer->finish({}), "finish");
-      reducer->query(&after);
-      const uint64_t map = 8;
-      self.expect(after.sent_bytes - before.sent_bytes == map + 3 * 16 + (step == 0 ? 8 + 3 * 8 : 0),
-                  cat("step ", step, ": values alone"));
-      weft_sparse result{};
-      self.expect(reducer->sparse_result(0, &result), "result");
-      const auto* values = static_cast<const float*>(result.values);
-      const auto one = static_cast<float>(2 * step), both = static_cast<float>(step == 2 ? 4 : 4 * step);
-      self.expect(result.count == 4 && values[0] == one && values[4] == (step == 2 ? 0 : one) &&
-                      values[8] == both && values[12] == both,
-                  cat("step ", step, ": ", values[0], " ", values[4], " ", values[8], " ", values[12]));
-    }
-  }));
-}
-
 }  // namespace unit_reducer_sparse

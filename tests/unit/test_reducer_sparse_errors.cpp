@@ -21,7 +21,7 @@ const std::vector<TestParam>& params() {
 // One rank's side of an exchange; the test writes the other ranks' messages.
 class OneSide {
  public:
-  explicit OneSide(int size) : gradient_(param(), {}, false, &bytes_) {
+  explicit OneSide(int size) : gradient_(param(), {}, &bytes_) {
     const TestParam test{"p", {10, 1}, Dtype::kF32, {}, 1};
     const Coo coo = make_coo(test, {2, 5}, [](uint64_t e, uint64_t) { return static_cast<double>(e); });
     REQUIRE(gradient_.check(coo.c()).ok());
@@ -119,35 +119,6 @@ TEST_CASE("a sparse parameter has no view") {
     void* view = nullptr;
     const Status status = reducer->grad_view(1, &view);
     self.expect(status.code() == Code::kArg && has(status.text(), "sparse"), status.text());
-  }));
-}
-
-TEST_CASE("fixed indices that change fail the step by name") {
-  const Model model(params());
-  RankBarrier rank_barrier(2);
-  check(run_threads(2, [&](Rank& self) {
-    std::unique_ptr<Reducer> reducer;
-    self.expect(
-        make_reducer(self.comm, model, allreduce_hook(), &reducer, {.flags = WEFT_REDUCER_SPARSE_FIXED}),
-        "create");
-    if (!reducer) return;
-    Gradients gradients(model);
-    Status last;
-    for (uint64_t step = 0; step < 2; step++) {
-      const uint64_t row = self.rank == 1 ? step : 0;
-      const Coo coo = make_coo(model[1], {row, 5}, [](uint64_t, uint64_t) { return 1.0; });
-      self.expect(reducer->begin(nullptr), "begin");
-      // The others are inside the step when it fails.
-      if (step == 1 && self.rank == 1) rank_barrier.arrive(self);
-      self.expect(reducer->ready_sparse(1, coo.c(), nullptr), "ready");
-      const Status dense = reducer->ready(0, gradients[0], nullptr);  // the step may have failed by then
-      if (step == 1 && self.rank == 0) rank_barrier.arrive(self);
-      last = reducer->finish({});
-      if (step == 0) self.expect(dense.ok() && last.ok(), "the first step");
-    }
-    self.expect(
-        has(last.text(), "['sparse']") && has(last.text(), "rank 1") && has(last.text(), "not those of"),
-        last.text());
   }));
 }
 

@@ -133,7 +133,6 @@ Status Reducer::close_failed(const Status& failed) {
   const ReducerState& s = *state_;
   s.readiness->close();
   next_window();
-  if (s.sparse) s.sparse->forget_fixed();
   if (start_.noting) s.order->begin();  // the recorded order may lack gradients
   failed_attempts_++;
   note_handshake(true, false);

@@ -209,7 +209,6 @@ void Reducer::take_over(std::shared_ptr<ReducerState> next, bool moved) {
     stats_.first_active = stats_.last_active = -1;
     if (moved) stats_.plan_generation++;
   }
-  if (state_->sparse) state_->sparse->forget_fixed();
   next_window();
   reduced_ = false;
   last_active_ = -1;  // ranks have new numbers

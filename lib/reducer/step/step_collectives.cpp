@@ -79,8 +79,8 @@ bool StepCollectives::may_submit(const Slot& slot) const {
 // True if the collective takes place in every step and `rank` cannot complete it before this rank has started
 // it.
 bool StepCollectives::needs(const Slot& slot, int rank) const {
-  const bool conditional = slot.own || slot.optional || slot.dynamic ||
-                           (slot.kind == Slot::Kind::kSparse && (slot.index > 0 || s_.fixed));
+  const bool conditional =
+      slot.own || slot.optional || slot.dynamic || (slot.kind == Slot::Kind::kSparse && slot.index > 0);
   return !conditional && needs_all(slot.args, rank);
 }
 

@@ -26,7 +26,6 @@ Status SparseGradient::complete(const DeviceOps& ops) {
   const std::lock_guard lock(mutex_);
   WEFT_TRY(mine_.coalesce(shape_, ops));
   complete_ = mine_.count();
-  empty_ = false;
   return {};
 }
 
@@ -34,7 +33,6 @@ void SparseGradient::leave_empty() {
   const std::lock_guard lock(mutex_);
   mine_.truncate(0);
   complete_ = 0;
-  empty_ = true;
 }
 
 void SparseGradient::begin(const Terms& terms) {
@@ -56,11 +54,11 @@ Status SparseGradient::enter(uint32_t stage) {
   }
   switch (stage) {
     case 0:
-      takes_place_[0] = !known_;
-      return known_ ? check_unchanged() : Status();
+      takes_place_[0] = true;
+      return {};
     case 1:
-      if (!known_) WEFT_TRY(take_counts());
-      takes_place_[1] = way_ == Way::kEntries && !known_;
+      WEFT_TRY(take_counts());
+      takes_place_[1] = way_ == Way::kEntries;
       return {};
     case 2:
       if (takes_place_[1]) WEFT_TRY(check_received());
@@ -71,25 +69,11 @@ Status SparseGradient::enter(uint32_t stage) {
   }
 }
 
-// Checks, for fixed rows, that this rank's rows are those of the first step.
-Status SparseGradient::check_unchanged() const {
-  const uint64_t count = counts_[static_cast<size_t>(terms_.rank)];
-  if (terms_.absent || empty_) return {};
-  if (own_.count == count && std::equal(own_.rows, own_.rows + count, fixed_rows_.as<int64_t>())) return {};
-  return Status::error(
-      Code::kState, cat("the indices are not those of the first step (", count, " distinct rows then, ",
-                        own_.count, " now); WEFT_REDUCER_SPARSE_FIXED requires the same rows in every step"));
-}
-
 // Checks the ranks' entry counts and chooses how the gradient is communicated. All ranks choose alike,
 // because all have the same counts.
 Status SparseGradient::take_counts() {
   WEFT_TRY(judge_counts(counts_, shape_.rows, &most_));
   way_ = choose();
-  if (fixed_) {
-    WEFT_TRY(fixed_rows_.reserve(own_.count * sizeof(int64_t)));
-    std::copy_n(own_.rows, own_.count, fixed_rows_.as<int64_t>());
-  }
   if (way_ != Way::kEntries) return {};
   WEFT_TRY(rows_.reserve(counts_.size() * most_ * sizeof(int64_t)));
   std::fill(std::copy_n(own_.rows, own_.count, own_rows()), own_rows() + most_, 0);
@@ -102,7 +86,7 @@ Status SparseGradient::take_counts() {
 SparseGradient::Way SparseGradient::choose() const {
   if (most_ == 0) return Way::kNothing;
   const auto ranks = static_cast<double>(counts_.size());
-  const auto bytes = static_cast<double>(shape_.row_bytes + (fixed_ ? 0 : sizeof(int64_t)));
+  const auto bytes = static_cast<double>(shape_.row_bytes + sizeof(int64_t));
   const double entries = (ranks - 1) * static_cast<double>(most_) * bytes;
   const double whole =
       2 * (ranks - 1) / ranks * static_cast<double>(shape_.rows) * static_cast<double>(shape_.row_bytes);
@@ -247,7 +231,6 @@ void SparseGradient::end() {
   if (shape_.extents.size() > 1) {
     shape_.to_indices(result_rows_.as<int64_t>(), result_count_, result_indices_.as<int64_t>());
   }
-  known_ = fixed_ && terms_.sends;
 }
 
 void SparseGradient::fill(uint32_t collective, CollectiveArgs* args) {
@@ -332,17 +315,11 @@ void SparseGradient::result(weft_sparse* result) const {
   result->values = result_values_.data();
 }
 
-SparseGradients::SparseGradients(const Manifest& manifest, const HostAllocator& allocator, bool fixed) {
+SparseGradients::SparseGradients(const Manifest& manifest, const HostAllocator& allocator) {
   gradients_.resize(manifest.params.size());
   for (size_t i = 0; i < gradients_.size(); i++) {
     if (!manifest.params[i].sparse()) continue;
-    gradients_[i] = std::make_unique<SparseGradient>(manifest.params[i], allocator, fixed, &bytes_);
-  }
-}
-
-void SparseGradients::forget_fixed() {
-  for (const std::unique_ptr<SparseGradient>& gradient : gradients_) {
-    if (gradient) gradient->forget_fixed();
+    gradients_[i] = std::make_unique<SparseGradient>(manifest.params[i], allocator, &bytes_);
   }
 }
 

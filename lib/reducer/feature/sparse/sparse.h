@@ -22,14 +22,12 @@ namespace weft {
 
 class SparseGradient {
  public:
-  // fixed: the rows of the first step are used in all steps. total: see Grown.
-  SparseGradient(const Param& param, const HostAllocator& allocator, bool fixed, std::atomic<uint64_t>* total)
+  // total: see Grown.
+  SparseGradient(const Param& param, const HostAllocator& allocator, std::atomic<uint64_t>* total)
       : shape_(param),
-        fixed_(fixed),
         mine_(allocator, total),
         rows_(allocator, total),
         values_(allocator, total),
-        fixed_rows_(allocator, total),
         result_rows_(allocator, total),
         result_values_(allocator, total),
         result_indices_(allocator, total),
@@ -85,9 +83,7 @@ class SparseGradient {
     return result_count_ * (sizeof(int64_t) * shape_.extents.size() + shape_.row_bytes);
   }
   uint64_t result_elements() const { return result_count_ * shape_.row_elements; }
-  // Forgets fixed rows, because the ranks have changed.
-  void forget_fixed() { known_ = false; }
-  // Drops all entries, because the step fails. WEFT_REDUCER_SPARSE_FIXED's check is skipped for them.
+  // Drops all entries, because the step fails.
   void leave_empty();
 
  private:
@@ -99,7 +95,6 @@ class SparseGradient {
   };
 
   Way choose() const;
-  Status check_unchanged() const;
   Status check_received() const;
   Status take_counts();
   Status make_room_for_values();
@@ -117,11 +112,9 @@ class SparseGradient {
   }
 
   const SparseShape shape_;
-  const bool fixed_;
   std::mutex mutex_;
   Entries mine_;           // the complete entries come first
   uint64_t complete_ = 0;  // number of complete entries
-  bool empty_ = false;     // leave_empty() was called instead of complete()
 
   Terms terms_;
   uint32_t stage_ = 0;
@@ -130,10 +123,8 @@ class SparseGradient {
   std::vector<uint64_t> counts_;  // of all ranks
   uint64_t most_ = 0;             // the largest count: the size of a rank's block in rows_ and values_
   Way way_ = Way::kNothing;
-  bool known_ = false;  // fixed: counts, way and rows are settled
-  Grown rows_;          // of all ranks
+  Grown rows_;  // of all ranks
   Grown values_;
-  Grown fixed_rows_;          // this rank's
   uint64_t row_ = 0;          // the work's progress
   std::vector<uint64_t> at_;  // position in each list
   std::vector<const std::byte*> inputs_;
@@ -151,10 +142,9 @@ class SparseGradient {
 // The sparse gradients of a reducer.
 class SparseGradients {
  public:
-  SparseGradients(const Manifest& manifest, const HostAllocator& allocator, bool fixed);
+  SparseGradients(const Manifest& manifest, const HostAllocator& allocator);
   // Returns the sparse gradient of a parameter; null for a parameter that is not sparse.
   SparseGradient* of(uint64_t param) const { return gradients_[param].get(); }
-  void forget_fixed();
   uint64_t memory_bytes() const { return bytes_.load(std::memory_order_relaxed); }  // any thread
 
  private:

@@ -27,7 +27,7 @@ SparseSum::SparseSum(const Param& param, const HostAllocator& allocator, const D
       row_bytes_(SparseShape(param).row_bytes),
       dimensions_(param.sparse_ndim),
       result_(result),
-      gradient_(param, allocator, false, &bytes_) {
+      gradient_(param, allocator, &bytes_) {
   terms_.rank = rank;
   terms_.size = size;
   terms_.divisor = mean ? size : 1;
