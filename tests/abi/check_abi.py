@@ -1,26 +1,27 @@
 #!/usr/bin/env python3
 """Checks the library as a program outside the tree sees it.
 
-Usage: check_abi.py symbols LIBRARY | layout PROGRAM | library LIBRARY | tool PROGRAM | initializers COMPILER... | golden headers
+Usage: check_abi.py symbols LIBRARY | layout COMPILER... | library LIBRARY | tool PROGRAM | initializers COMPILER...
 
 symbols   libweft.so exports what the headers declare and what symbols.txt lists. To accept a new symbol:
           nm -D --defined-only build/libweft.so.0.9 | awk '{print $3}' | grep weft_ |
           sed 's/@@.*//' > tests/abi/symbols.txt
-layout    sizes and offsets of the public structs are those of layout-lp64.txt.
+layout    sizes and offsets of the public structs are those of layout-lp64.txt. Lines may be added, but not changed
+          within a minor version.
 initializers  every struct that a program creates has a WEFT_X_INIT, which initialises it in C99 and C++ without a
           warning, also about 0 for a pointer.
-golden    prints the public headers as one file without comments. Until the first release:
-          check_abi.py golden headers > tests/abi/weft-0.9.h. Afterwards that file never changes.
 tool      the weft command, which is linked with internals as well, takes the functions of the C ABI from libweft.so.
 library   libweft.so needs no UCX, MPI, NCCL or CUDA, is never unloaded, and registers no destructors.
 """
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ABI = Path(__file__).resolve().parent
 ROOT = ABI.parent.parent
+HEADERS = "#include <weft/weft.h>\n#include <weft/weft_transport.h>\n"
 # Hooks and transports receive these from the library.
 MADE_BY_THE_LIBRARY = {"BUCKET_PARAM", "BUCKET_ENTRIES", "BUCKET", "HOOK_PLAN", "STAGE", "TRANSPORT_EVENTS",
                        "TRANSPORT_LIMITS"}
@@ -45,41 +46,50 @@ def symbols(library):
     expect_equal("exported symbols against symbols.txt", exported, set((ABI / "symbols.txt").read_text().split()))
 
 
-def layout(program):
+def public_headers():
+    return "".join(header.read_text() for header in sorted((ROOT / "include/weft").glob("*.h"))
+                   if header.name != "weft_mpi.h")
+
+
+def fields(body):
+    """Yields the names of a struct's fields."""
+    for declaration in filter(str.strip, body.split(";")):
+        if function := re.search(r"\(\*(\w+)\)", declaration):
+            yield function.group(1)
+        else:
+            yield from (re.search(r"(\w+)(\[\w+\])?$", part.strip()).group(1) for part in declaration.split(","))
+
+
+def layout(*compiler):
     if sys.maxsize < 2**32:
         print("layout-lp64.txt is for 64-bit machines")
         sys.exit(77)
-    expect_equal("layout", set(output(program).splitlines()), set((ABI / "layout-lp64.txt").read_text().splitlines()))
+    text = re.sub(r"/\*.*?\*/", "", public_headers(), flags=re.S)
+    lines = []
+    for struct, body in re.findall(r"^(?:typedef )?struct (\w+) \{(.*?)^\}", text, re.M | re.S):
+        lines.append(f'printf("{struct} size %zu\\n", sizeof({struct}));')
+        lines += [f'printf("{struct}.{field} at %zu, %zu bytes\\n", offsetof({struct}, {field}), sizeof((({struct}*)0)->{field}));'
+                  for field in fields(body)]
+    source = "#include <stddef.h>\n#include <stdio.h>\n" + HEADERS + "int main(void) {\n" + "\n".join(lines) + "\n}\n"
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder) / "layout"
+        subprocess.run([*compiler, "-x", "c", "-", f"-I{ROOT / 'include'}", "-o", program], input=source, text=True,
+                       timeout=60, check=True)
+        found = set(output(program).splitlines())
+    expect_equal("layout", found, set((ABI / "layout-lp64.txt").read_text().splitlines()))
 
 
 def initializers(*compiler):
-    text = "".join(header.read_text() for header in sorted((ROOT / "include/weft").glob("*.h"))
-                   if header.name != "weft_mpi.h")
+    text = public_headers()
     macros = re.findall(r"^#define WEFT_(\w+)_INIT\b", text, re.M)
     structs = {name.upper() for name in re.findall(r"struct weft_(\w+) \{\s*size_t struct_size;", text)}
     expect_equal("initialisers", set(macros), structs - MADE_BY_THE_LIBRARY)
-    source = "#include <weft/weft.h>\n#include <weft/weft_transport.h>\n" + "".join(
+    source = HEADERS + "".join(
         f"extern const weft_{name.lower()} {name.lower()};\nconst weft_{name.lower()} {name.lower()} = WEFT_{name}_INIT;\n"
         for name in macros)
     for language in (["-std=c++17", "-x", "c++", "-Wzero-as-null-pointer-constant"], ["-std=c99", "-x", "c"]):
         subprocess.run([*compiler, *language, "-", "-fsyntax-only", "-Wall", "-Wextra", "-pedantic", "-Werror",
                         f"-I{ROOT / 'include'}"], input=source, text=True, timeout=60, check=True)
-
-
-def golden(_):
-    include = ROOT / "include/weft"
-    done = set()
-
-    def expanded(name):
-        if name in done:
-            return ""
-        done.add(name)
-        text = re.sub(r"/\*.*?\*/", "", (include / name).read_text(), flags=re.S)
-        return re.sub(r'^#include "(\w+\.h)"$', lambda match: expanded(match.group(1)), text, flags=re.M)
-
-    print("/* The public headers of Weft 0.9 in one file, without comments; made by check_abi.py golden. */")
-    print("/* clang-format off */")
-    print(re.sub(r"[ \t]+$|\n(?=\n)", "", expanded("weft.h"), flags=re.M).strip())
 
 
 def library(path):
@@ -102,7 +112,7 @@ def tool(path):
 
 
 if __name__ == "__main__":
-    modes = {"tool": tool, "symbols": symbols, "layout": layout, "library": library, "initializers": initializers, "golden": golden}
+    modes = {"tool": tool, "symbols": symbols, "layout": layout, "library": library, "initializers": initializers}
     if len(sys.argv) < 3 or sys.argv[1] not in modes:
         sys.exit(__doc__)
     modes[sys.argv[1]](*sys.argv[2:])

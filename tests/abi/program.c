@@ -1,11 +1,5 @@
-/* A C99 program that includes only weft.h: one rank, an all-reduce, a step of a reducer, errors. It is
- * compiled twice, with today's headers and with weft-0.9.h, the released headers in one file. Both run with
- * today's library. */
-#ifdef WEFT_OLD_HEADER
-#include "weft-0.9.h"
-#else
+/* A C99 program that includes only weft.h: one rank, an all-reduce, a step of a reducer, errors. */
 #include <weft/weft.h>
-#endif
 
 #include <stdio.h>
 #include <string.h>
