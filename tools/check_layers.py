@@ -26,12 +26,10 @@ LAYERS = {
 CORE_OF_REDUCER = ["bucket", "manifest", "plan", "recover", "step", "values"]
 KNOWN = {
     "lib/reducer/bucket/buckets.cpp": ["reducer/feature/in_place/in_place.h"],
-    "lib/reducer/recover/fail.cpp": ["reducer/feature/fused_cast/fused_cast.h"],
     "lib/reducer/step/hook_plan.cpp": ["reducer/feature/sparse/sparse.h"],
     "lib/reducer/step/schedule.cpp": ["reducer/feature/sparse/sparse.h"],
     "lib/reducer/step/schedule.h": ["reducer/feature/sharded/ownership.h"],
     "lib/reducer/step/step.h": ["reducer/feature/devices/held_streams.h"],
-    "lib/reducer/values/values.cpp": ["reducer/feature/pre_step/pre_step.h"],
 }
 LIB_FOLDERS = [folder.split("/")[1] + "/" for folder in LAYERS]
 LAYERS["lib/capi"] = LIB_FOLDERS + ["capi/", "bootstrap.h", "registry.h"]

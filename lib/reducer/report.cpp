@@ -1,9 +1,10 @@
-// The report of a reducer and its steps as JSON (docs/reducer.md lists the fields), and its memory. For
-// weft_reducer_report and the statistics. Threads: between steps, one thread at a time.
-#include <nlohmann/json.hpp>
+#include "reducer/report.h"
 
-#include "core/context.h"
-#include "reducer/reducer.h"
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "reducer/calls/read.h"
 
 namespace weft {
 namespace {
@@ -177,60 +178,16 @@ Json bucket_json(const PlannedBucket& planned, uint64_t bytes, const Step::Times
 }
 
 }  // namespace
+namespace {
 
-std::string Reducer::report() const {
-  const ReducerState& s = *state_;
-  weft_reducer_stats stats{};
-  query(&stats);
-  Json json;
-  json["reducer"] = setting_json(s, stats);
-  json["steps"] = {
-      {"synchronised", stats.steps}, {"local", stats.local_steps}, {"failed", stats.failed_steps}};
-  // A step that was given up may still run.
-  json["last_step"] = last_step_json(
-      stats, step_->finished(synchronised_) ? step_->waits().waited_ns() : std::vector<uint64_t>(), *s.order);
-  json["bytes"] = bytes_json(stats, s.comm->collectives().counters());
-  Json& buckets = json["buckets"] = Json::array();
-  for (uint32_t b = 0; b < bucket_count(); b++) {
-    buckets.push_back(bucket_json(s.plan.buckets[b], reduced_bytes(b), times(b), start_.begin_ns));
-  }
-  Json& memory = json["memory"] = Json::object();
-  for (const auto& [what, bytes] : memory_parts()) memory[what] = bytes;
-  // Allocated only during a re-plan.
-  json["replan"] = {{"scratch_bytes", s.buckets->longest_bytes()}};
-  const std::lock_guard lock(mutex_);
-  json["reducer"]["plan_kept"] = plan_kept_.empty() ? Json() : Json(plan_kept_);
-  json["steps"]["same_pattern"] = history_.same_pattern();
-  json["mean_ns"] = means_json(history_);
-  json["percentiles_ns"] = percentiles_json(history_);
-  json["ranks"] = waits_json(history_);
-  if (!last_error_.ok())
-    json["error"] = {{"code", code_name(last_error_.code())}, {"text", last_error_.text()}};
-  return json.dump(1, ' ', false, Json::error_handler_t::replace);
-}
-
-std::vector<std::pair<const char*, uint64_t>> Reducer::memory_parts() const {
-  std::vector<std::pair<const char*, uint64_t>> parts = heap_parts();
-  parts.insert(parts.begin(), {{"buckets", state_->buckets->bucket_bytes()},
-                               {"hook_scratch", state_->scratch->bytes()},
-                               {"gather", state_->staging ? state_->staging->bytes() : 0},
-                               {"hook_state", state_->hook_bytes},
-                               {"retained", state_->buckets->retained_bytes()},
-                               {"devices", device_bytes()},
-                               {"sparse", state_->sparse ? state_->sparse->memory_bytes() : 0},
-                               {"messages", state_->lane_bytes()}});
-  return parts;
-}
-
-uint64_t Reducer::device_bytes() const {
-  const ReducerState& s = *state_;
+uint64_t device_bytes(const ReducerState& s) {
   return (s.devices ? s.devices->memory_bytes() : 0) +
          (s.views_on_devices ? s.views_on_devices->bytes() : 0) +
          (s.device_buckets ? s.device_buckets->bytes() : 0) + (s.captures ? s.captures->memory_bytes() : 0);
 }
 
-std::vector<std::pair<const char*, uint64_t>> Reducer::heap_parts() const {
-  const ReducerState& s = *state_;
+std::vector<std::pair<const char*, uint64_t>> heap_parts(const ReducerData& r) {
+  const ReducerState& s = *r.state;
   uint64_t plan = s.plan.bucket_of.capacity() * sizeof(uint32_t) +
                   s.plan.offset_of.capacity() * sizeof(uint64_t) +
                   s.plan.buckets.capacity() * sizeof(PlannedBucket) + s.limits.capacity() * sizeof(uint64_t);
@@ -242,7 +199,9 @@ std::vector<std::pair<const char*, uint64_t>> Reducer::heap_parts() const {
   for (const Param& p : s.manifest.params) {
     manifest += sizeof p + p.name.capacity() + (p.shape.capacity() + p.strides.capacity()) * sizeof(int64_t);
   }
-  return {{"reducer", sizeof *this + sizeof s + history_.memory_bytes()},
+  const uint64_t waits =
+      r.statistics.locked([](const Statistics::Values& v) { return v.history.memory_bytes(); });
+  return {{"reducer", sizeof r + sizeof s + waits},
           {"manifest", manifest},
           {"plan", plan},
           {"places", s.buckets->memory_bytes()},
@@ -260,14 +219,95 @@ std::vector<std::pair<const char*, uint64_t>> Reducer::heap_parts() const {
           {"ownership", s.ownership ? s.ownership->memory_bytes() : 0},
           {"norms", s.norms ? s.norms->memory_bytes() : 0},
           {"prelude", s.pre_step ? s.pre_step->memory_bytes() : 0},
-          {"step", step_->memory_bytes() + (gather_ ? gather_->memory_bytes() : 0)},
+          {"step", r.step->memory_bytes() + (r.gather ? r.gather->memory_bytes() : 0)},
           {"flight", FlightRing::kCapacity * sizeof(FlightOperation)}};
 }
 
-uint64_t Reducer::heap_bytes() const {
+std::vector<std::pair<const char*, uint64_t>> memory_parts(const ReducerData& r) {
+  std::vector<std::pair<const char*, uint64_t>> parts = heap_parts(r);
+  parts.insert(parts.begin(), {{"buckets", r.state->buckets->bucket_bytes()},
+                               {"hook_scratch", r.state->scratch->bytes()},
+                               {"gather", r.state->staging ? r.state->staging->bytes() : 0},
+                               {"hook_state", r.state->hook_bytes},
+                               {"retained", r.state->buckets->retained_bytes()},
+                               {"devices", device_bytes(*r.state)},
+                               {"sparse", r.state->sparse ? r.state->sparse->memory_bytes() : 0},
+                               {"messages", r.state->lane_bytes()}});
+  return parts;
+}
+
+}  // namespace
+
+void query_stats(const ReducerData& r, weft_reducer_stats* stats) {
+  const Parts at = parts_of(r);
+  const ReducerState& s = *at.state;
+  r.statistics.locked([&](const Statistics::Values& v) {
+    *stats = v.stats;
+    stats->other_bytes = v.other_bytes;
+    stats->mean_step_ns = v.history.mean(&StepTimes::step_ns);
+    stats->mean_compute_ns = v.history.mean(&StepTimes::compute_ns);
+    stats->mean_communication_ns = v.history.mean(&StepTimes::communication_ns);
+    stats->mean_overlap_ns = v.history.mean(&StepTimes::overlap_ns);
+    stats->mean_exposed_ns = v.history.mean(&StepTimes::exposed_ns);
+    stats->step_p50_ns = v.history.percentile(&StepTimes::step_ns, 50);
+    stats->step_p99_ns = v.history.percentile(&StepTimes::step_ns, 99);
+    stats->exposed_p50_ns = v.history.percentile(&StepTimes::exposed_ns, 50);
+    stats->exposed_p99_ns = v.history.percentile(&StepTimes::exposed_ns, 99);
+    stats->straggler = v.history.straggler().rank;
+    stats->straggler_ns = v.history.straggler().ns;
+  });
+  stats->struct_size = sizeof *stats;
+  stats->bucket_bytes = s.buckets->bucket_bytes();
+  stats->scratch_bytes = s.scratch->bytes() + (s.staging ? s.staging->bytes() : 0);
+  stats->retained_bytes = s.buckets->retained_bytes();
+  stats->other_bytes += device_bytes(s) + (s.sparse ? s.sparse->memory_bytes() : 0) + s.lane_bytes();
+  stats->hook_bytes = s.hook_bytes;
+  stats->copied_gradients = r.statistics.copied_gradients();
+  if (const Captures* const captures = s.captures.get(); captures != nullptr) {
+    stats->captures = captures->captures();
+    stats->launches = captures->launches();
+    stats->replays = captures->replays();
+  }
+}
+
+std::string report_json(const ReducerData& r) {
+  const ReducerState& s = *r.state;
+  weft_reducer_stats stats{};
+  query_stats(r, &stats);
+  Json json;
+  json["reducer"] = setting_json(s, stats);
+  json["steps"] = {
+      {"synchronised", stats.steps}, {"local", stats.local_steps}, {"failed", stats.failed_steps}};
+  // A step that was given up may still run.
+  json["last_step"] = last_step_json(
+      stats, r.step->finished(r.program.synchronised) ? r.step->waits().waited_ns() : std::vector<uint64_t>(),
+      *s.order);
+  json["bytes"] = bytes_json(stats, s.comm->collectives().counters());
+  Json& buckets = json["buckets"] = Json::array();
+  for (uint32_t b = 0; b < bucket_count(s); b++) {
+    buckets.push_back(
+        bucket_json(s.plan.buckets[b], reduced_bytes(s, b), times_of(r, b), r.program.start.begin_ns));
+  }
+  Json& memory = json["memory"] = Json::object();
+  for (const auto& [what, bytes] : memory_parts(r)) memory[what] = bytes;
+  // Allocated only during a re-plan.
+  json["replan"] = {{"scratch_bytes", s.buckets->longest_bytes()}};
+  r.statistics.locked([&](const Statistics::Values& v) {
+    json["reducer"]["plan_kept"] = v.plan_kept.empty() ? Json() : Json(v.plan_kept);
+    json["steps"]["same_pattern"] = v.history.same_pattern();
+    json["mean_ns"] = means_json(v.history);
+    json["percentiles_ns"] = percentiles_json(v.history);
+    json["ranks"] = waits_json(v.history);
+    if (!v.last_error.ok())
+      json["error"] = {{"code", code_name(v.last_error.code())}, {"text", v.last_error.text()}};
+  });
+  return json.dump(1, ' ', false, Json::error_handler_t::replace);
+}
+
+void note_heap_bytes(ReducerData& r) {
   uint64_t bytes = 0;
-  for (const auto& [what, held] : heap_parts()) bytes += held;
-  return bytes;
+  for (const auto& [what, held] : heap_parts(r)) bytes += held;
+  r.statistics.locked([&](Statistics::Values& v) { v.other_bytes = bytes; });
 }
 
 }  // namespace weft

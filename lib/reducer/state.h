@@ -177,6 +177,13 @@ struct ReducerState {
   }
 };
 
+inline uint32_t bucket_count(const ReducerState& s) {
+  return static_cast<uint32_t>(s.plan.buckets.size());
+}
+inline bool has_bucket(const ReducerState& s, uint64_t param) {
+  return param < s.plan.bucket_of.size() && s.plan.bucket_of[param] != kNoBucket;
+}
+
 // Fails the communicator, because a gradient could not be taken and the other ranks count on it.
 inline void fail_arrival(const ReducerState& s, uint64_t param, const Status& status) {
   s.comm->fail(status

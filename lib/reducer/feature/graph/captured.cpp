@@ -1,14 +1,15 @@
-// The reducer's calls in a step that is captured into a CUDA graph: checks their arguments and calls
-// Captures. Threads: as Reducer's calls.
+#include "reducer/feature/graph/captured.h"
+
+#include <algorithm>
+
 #include "base/text.h"
-#include "core/context.h"
+#include "reducer/calls/ready.h"
+#include "reducer/feature/devices/device_ready.h"
 #include "reducer/host_stream.h"
-#include "reducer/reducer.h"
 
 namespace weft {
-
-Status Reducer::begin_captured(const weft_begin_options& options) {
-  ReducerState& s = *state_;
+Status begin_captured(ReducerData& r, const weft_begin_options& options) {
+  ReducerState& s = *r.state;
   if (!s.captures)
     return Status::error(Code::kState,
                          "WEFT_BEGIN_CAPTURE needs a reducer that was created with WEFT_REDUCER_GRAPH");
@@ -27,23 +28,22 @@ Status Reducer::begin_captured(const weft_begin_options& options) {
                           s.presence->local_steps(),
                           " so far): finish a synchronised step without WEFT_BEGIN_CAPTURE first"));
   }
-  return s.captures->begin(std::max<uint32_t>(options.micro_batches, 1), timeout_ms_);
+  return s.captures->begin(std::max<uint32_t>(options.micro_batches, 1), r.timeout_ms);
 }
 
-Status Reducer::ready_captured(uint64_t param, void* gradient, const weft_stream* stream) {
-  ReducerState& s = *state_;
-  WEFT_TRY(known(param));
+Status ready_captured(ReducerState& s, uint64_t param, void* gradient, const weft_stream* stream) {
+  WEFT_TRY(check_param(s, param));
   if (s.comm->failed()) return s.comm->failure();
   if (s.copy && gradient == nullptr) gradient = s.manifest.gradient(param);
-  Status status = check_gradient_stream(param, stream);
-  if (status.ok()) status = find_gradient(param, &gradient);
+  Status status = check_gradient_stream(s, param, stream);
+  if (status.ok()) status = find_gradient(s, param, &gradient);
   if (status.ok()) status = s.devices->accelerator().check_captured(stream->device, stream->handle);
   if (status.ok()) status = s.captures->ready(param, static_cast<std::byte*>(gradient), stream->handle);
   return status.with_prefix(cat("parameter ", param, " ('", s.manifest.params[param].name, "'): "));
 }
 
-Status Reducer::finish_captured(const weft_finish_options& options, const Status& given) {
-  const ReducerState& s = *state_;
+Status finish_captured(ReducerData& r, const weft_finish_options& options, const Status& given) {
+  const ReducerState& s = *r.state;
   std::vector<DeviceStream> streams;
   Status wrong = s.comm->failed() ? s.comm->failure() : given;
   if (wrong.ok() && (options.flags != 0 || options.clip_norm != 0)) {
@@ -65,12 +65,11 @@ Status Reducer::finish_captured(const weft_finish_options& options, const Status
         Status::error(Code::kArg, cat("weft_finish_options.stream[", i, "] is on CUDA device ", stream.device,
                                       ", but the gradients are on device ", s.captures->device()));
   }
-  return note(s.captures->finish(streams, wrong));
+  return note(r, s.captures->finish(streams, wrong));
 }
 
-// Rejects calls that are only valid between steps.
-Status Reducer::outside_capture(const char* what) const {
-  if (!capturing()) return {};
+Status outside_capture(const ReducerState& s, const char* what) {
+  if (!is_capturing(s)) return {};
   return Status::error(Code::kState,
                        cat("weft_reducer_", what, " inside a captured step: call weft_reducer_finish first"));
 }

@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "base/text.h"
-#include "reducer/reducer.h"
 
 namespace weft {
 namespace {
@@ -76,31 +75,6 @@ double Norms::total() const {
 uint64_t Norms::nonfinite() const {
   return static_cast<uint64_t>(std::count_if(sums_.begin() + static_cast<ptrdiff_t>(params_), sums_.end(),
                                              [](double pieces) { return pieces != 0; }));
-}
-
-Status Reducer::norms(weft_norms* norms, double* per_param) {
-  WEFT_TRY(settle_finish());
-  const ReducerState& s = *state_;
-  *norms = {};
-  norms->struct_size = sizeof *norms;
-  if (!s.norms) {
-    return note(Status::error(Code::kState,
-                              "weft_reducer_norms needs a reducer that was created with WEFT_REDUCER_NORMS"));
-  }
-  if (s.readiness->step().open()) {
-    return note(
-        Status::error(Code::kState, cat("weft_reducer_norms inside ", step_text(), ": finish it first")));
-  }
-  if (!measured_)
-    return note(Status::error(Code::kState, "there are no norms: no step has been reduced yet"));
-  norms->total = s.norms->decision.total;
-  norms->clip_factor = s.norms->decision.factor;
-  norms->nonfinite_params = s.norms->decision.nonfinite;
-  norms->skipped = s.norms->decision.skipped ? 1 : 0;
-  for (uint64_t i = 0; per_param != nullptr && i < s.manifest.params.size(); i++) {
-    per_param[i] = s.norms->norm(i);
-  }
-  return {};
 }
 
 }  // namespace weft

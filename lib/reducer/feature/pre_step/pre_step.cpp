@@ -1,9 +1,5 @@
 #include "reducer/feature/pre_step/pre_step.h"
 
-#include "base/text.h"
-#include "core/context.h"
-#include "reducer/grace.h"
-#include "reducer/reducer.h"
 #include "reducer/values/digests.h"
 
 namespace weft {
@@ -62,33 +58,6 @@ uint64_t PreStep::memory_bytes() const {
                    params_.capacity() * sizeof(uint32_t) + digests_.capacity() * sizeof(uint64_t);
   for (const Chunk& chunk : chunks_) bytes += sizeof chunk + chunk.pieces.capacity() * sizeof(Piece);
   return bytes;
-}
-
-// Waits, in an open step, for the pre-step before its gradients. If that fails the step is over.
-Status Reducer::await_pre_step(int64_t timeout_ms) {
-  ReducerState& s = *state_;
-  if (!s.pre_step || !s.pre_step->due(start_.number)) return {};
-  Context& context = s.comm->context();
-  const uint64_t entered_ns = context.clock().now_ns();
-  const Deadline deadline = s.comm->op_deadline(timeout_ms);
-  step_->set_deadline(deadline);
-  context.engine().wait([&] { return step_->pre_step_done(stamp_) || step_->finished(stamp_); },
-                        with_grace(deadline));
-  if (step_->pre_step_done(stamp_)) {
-    step_->set_deadline(Deadline::never());
-    const int root = s.pre_step->root(step_->handshake(), s.comm->size());
-    if (root >= 0 && root != s.comm->rank()) s.pre_step->arrive(s.manifest, *s.buckets);
-    return {};
-  }
-  if (step_->finished(stamp_) && step_->handshake().outcome != StepOutcome::kReduce) {
-    // finish() handles all other outcomes.
-    if (step_->handshake().outcome != StepOutcome::kDiffers) return {};
-    const std::vector<int> stale = step_->handshake().joined;
-    WEFT_TRY(not_reduced());
-    return note(name_difference(s.pre_step->params(), s.pre_step->digests(), stale, deadline)
-                    .with_prefix(cat("step ", start_.number, " cannot begin: ")));
-  }
-  return wait_for_step(entered_ns, false, timeout_ms);
 }
 
 }  // namespace weft

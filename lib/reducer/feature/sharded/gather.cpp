@@ -2,14 +2,12 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
-#include "base/arguments.h"
 #include "base/round_up.h"
 #include "base/splitmix.h"
 #include "base/text.h"
 #include "core/context.h"
-#include "reducer/grace.h"
-#include "reducer/reducer.h"
 #include "reducer/values/chunks.h"
 
 namespace weft {
@@ -280,125 +278,6 @@ uint64_t Gather::element_bytes(uint32_t bucket) const {
 uint64_t Gather::memory_bytes() const {
   return sizeof *this + moves_.capacity() * sizeof(Move) + order_.size() * 2 * sizeof(uint32_t) +
          records_.capacity() * sizeof(HandshakeRecord) + votes_.capacity() * sizeof(GatherVote);
-}
-
-Status Reducer::gather_params(const weft_gather_options& options, const Status& given) {
-  ReducerState& s = *state_;
-  if (!s.sharded) {
-    return note(Status::error(
-        Code::kState,
-        "weft_reducer_gather_params needs a reducer that was created with WEFT_REDUCER_SHARDED"));
-  }
-  WEFT_TRY(note(check_between_steps("gather_params")));
-  Status wish = given;
-  if (wish.ok()) wish = check_flags("weft_gather_options.flags", options.flags, {});
-  if (wish.ok()) wish = check_timeout("weft_gather_options.timeout_ms", options.timeout_ms);
-  {
-    const std::lock_guard lock(owed_mutex_);
-    if (gathering_.load()) return note(wish);  // wait_param on another thread has started it
-    start_gather(wish.ok() ? options.timeout_ms : 0, wish, s.uneven);
-  }
-  if (wish.ok() && s.staging) return {};
-  // The error is returned here at once. The next call returns it as well, as on the other ranks.
-  const Status gathered = await_gather();
-  return note(!wish.ok() ? wish : !gathered.ok() && s.comm->failed() ? gathered : unable_);
-}
-
-// announce: ranks that have joined wait for the handshake of a step.
-void Reducer::start_gather(int64_t timeout_ms, const Status& wish, bool announce) {
-  ReducerState& s = *state_;
-  Gather::Call call;
-  call.step = stats_.steps;
-  call.announce = announce;
-  unable_ = {};
-  if (!s.staging) {
-    unable_ = check_values(s.manifest, params_with(s.manifest, 0, true), &call.vote.missing);
-  }
-  if (!wish.ok()) call.vote.refuses = 1;
-  call.deadline = s.comm->op_deadline(timeout_ms != 0 ? timeout_ms : timeout_ms_);
-  gather_deadline_ = call.deadline;
-  gather_->start(call);
-  gathering_.store(true);
-  owed_.store(false);
-}
-
-// Starts the gather after a sharded step, at the first request for a value; the same on all ranks.
-void Reducer::start_owed_gather() {
-  if (!owed_.load()) return;  // then gathering_ is set, if there is a gather
-  const std::lock_guard lock(owed_mutex_);
-  if (owed_.load()) start_gather(0, Status(), state_->uneven);
-}
-
-// Drops an owed gather that no request has started, and waits for one that was started. Called before the
-// next step: later requests for a value are for that step's result.
-Status Reducer::end_owed_gather() {
-  {
-    const std::lock_guard lock(owed_mutex_);
-    owed_.store(false);
-  }
-  return settle_gather();
-}
-
-// Waits for a gather that was started, and returns its result once. The same on all ranks, so that a call
-// rejected because of it is rejected on all ranks.
-Status Reducer::settle_gather() {
-  if (!gathering_.load()) return {};
-  const Status gathered = await_gather();
-  gathering_.store(!gather_->finished());
-  return gathered;
-}
-
-Status Reducer::await_gather() {
-  Context& context = state_->comm->context();
-  const auto over = [&] { return gather_->finished(); };
-  if (!context.engine().wait(over, with_grace(gather_deadline_))) {
-    Comm& comm = *state_->comm;
-    const Status stuck =
-        Status::error(Code::kTimeout,
-                      cat("rank ", comm.rank(), ": gathering the parameters did not end before its timeout"),
-                      Evidence::kDeadline)
-            .with_ranks({comm.rank()});
-    comm.fail(Interrupt::requested() ? comm.interrupted("the gathering of parameters") : stuck);
-    if (!context.engine().settle(over, Deadline::after(context.clock(), WEFT_DEFAULT_DESTROY_TIMEOUT_MS, 0)))
-      return state_->comm->failure();
-  }
-  return gather_->result();
-}
-
-// Waits for a gather before the reducer is destroyed, because the other ranks count on this one. False if the
-// gather does not end.
-bool Reducer::end_gather() {
-  constexpr int64_t kPatienceMs = WEFT_DEFAULT_DESTROY_TIMEOUT_MS / 2;
-  if (!gathering_.load()) return true;
-  Comm& comm = *state_->comm;
-  Context& context = comm.context();
-  const auto over = [&] { return gather_->finished(); };
-  if (context.engine().wait(over, Deadline::after(context.clock(), kPatienceMs, 0))) return true;
-  comm.fail(Status::error(Code::kCancelled, cat("rank ", comm.rank(),
-                                                " destroyed its reducer while parameters were being "
-                                                "gathered: wait with weft_reducer_wait_param first"))
-                .with_ranks({comm.rank()}));
-  if (context.engine().settle(over, Deadline::after(context.clock(), kPatienceMs, 0))) return true;
-  if (state_->staging) state_->staging->abandon();
-  context.keep(gather_);
-  return false;
-}
-
-// Waits until a parameter's value is here, during a gather or after it.
-Status Reducer::wait_value(const Parts& at, uint64_t param, int64_t timeout_ms) {
-  const ReducerState& s = *at.state;
-  const std::shared_ptr<Gather>& gather = at.gather;
-  const uint32_t bucket = s.buckets->place(param).bucket;
-  const auto over = [&] { return gather->done(bucket) || gather->finished(); };
-  Context& context = s.comm->context();
-  if (!context.engine().wait(over,
-                             Deadline::after(context.clock(), timeout_ms, WEFT_DEFAULT_OP_TIMEOUT_MS))) {
-    return Status::error(
-        Code::kNotDone,
-        cat("parameter ", param, " ('", s.manifest.params[param].name,
-            "') has not been gathered yet: call weft_reducer_wait_param again, or with a longer timeout_ms"));
-  }
-  return gather->done(bucket) ? Status() : note(gather->result());
 }
 
 }  // namespace weft

@@ -6,9 +6,6 @@
 #include <queue>
 #include <utility>
 
-#include "base/text.h"
-#include "reducer/reducer.h"
-
 namespace weft {
 namespace {
 
@@ -123,30 +120,6 @@ uint64_t Ownership::memory_bytes() const {
       sizeof *this + owners_.capacity() * sizeof(int) + shares_.capacity() * sizeof(std::vector<Share>);
   for (const std::vector<Share>& shares : shares_) bytes += shares.capacity() * sizeof(Share);
   return bytes;
-}
-
-Status Reducer::owned(int32_t rank, weft_slice* slices, uint64_t* count) {
-  const ReducerState& s = *state_;
-  const uint64_t room = *count;
-  *count = 0;
-  if (!s.ownership) {
-    return note(Status::error(
-        Code::kState, "weft_reducer_owned needs a reducer that was created with WEFT_REDUCER_SHARDED"));
-  }
-  if (rank < 0 || rank >= s.comm->size()) {
-    return note(Status::error(
-        Code::kArg, cat("weft_reducer_owned: rank is ", rank, ": allowed are 0 to ", s.comm->size() - 1)));
-  }
-  const std::vector<weft_slice> owned = s.ownership->slices(rank);
-  *count = owned.size();
-  if (slices == nullptr) return {};
-  if (room < owned.size()) {
-    return note(
-        Status::error(Code::kArg, cat("weft_reducer_owned: *count is ", room, ", but rank ", rank, " owns ",
-                                      owned.size(), " slices: pass an array for all of them")));
-  }
-  std::copy(owned.begin(), owned.end(), slices);
-  return {};
 }
 
 }  // namespace weft

@@ -1,11 +1,11 @@
-// Dense gradients with a description: checks a tensor against the manifest before it becomes ready. Allocates
-// only if its strides are not the parameter's, or if it is rejected. Threads: any thread.
+#include "reducer/calls/ready_tensor.h"
+
 #include <algorithm>
 
 #include "base/text.h"
 #include "core/context.h"
+#include "reducer/calls/ready.h"
 #include "reducer/host_stream.h"
-#include "reducer/reducer.h"
 
 namespace weft {
 namespace {
@@ -62,38 +62,17 @@ std::string tensor_text(const weft_tensor& tensor) {
 }
 
 }  // namespace
+namespace {
 
 // Returns this rank's index of the parameter's device.
-int32_t Reducer::device_of(uint64_t param) const {
-  return state_->manifest.params[param].on_device() ? state_->manifest.device(param) : 0;
-}
-
-Status Reducer::ready_tensor(uint64_t param, const weft_tensor& gradient, const weft_stream* stream) {
-  WEFT_TRY(note(known(param)));
-  const Param& wanted = state_->manifest.params[param];
-  const Buckets::Place& place = state_->buckets->place(param);
-  if (place.sparse) return note(check_gradient(param, gradient.data, stream));
-  // The gradient is in its view, where gradients with gaps are row-major.
-  const std::byte* const view =
-      !state_->copy && place.on_device ? state_->views_on_devices->of(param) : place.memory;
-  const bool viewed = !state_->copy && (gradient.data == nullptr || gradient.data == view);
-  const bool readable = gradient.ndim >= 0 && gradient.ndim <= kMaxParamDims &&
-                        (gradient.ndim == 0 || gradient.shape != nullptr);
-  const bool alike = readable && gradient.dtype == dtype_of(wanted) &&
-                     gradient.device_kind == wanted.device_kind && gradient.device == device_of(param);
-  if (alike && same_layout(gradient, wanted, viewed && !wanted.dense)) [[likely]]
-    return ready(param, gradient.data, stream);
-  const bool strict = (state_->flags & WEFT_REDUCER_STRICT_STRIDES) != 0;
-  const bool copied = !strict && !viewed && alike && gradient.data != nullptr &&
-                      same_shape(gradient, wanted) && !place.on_device && on_host(stream);
-  if (!copied) return note(another_tensor(param, gradient, viewed));
-  return ready_restrided(param, gradient);
+int32_t device_of(const ReducerState& s, uint64_t param) {
+  return s.manifest.params[param].on_device() ? s.manifest.device(param) : 0;
 }
 
 // Accepts a gradient that differs from the parameter only in its strides. It is copied element by element,
 // and so is its result.
-Status Reducer::ready_restrided(uint64_t param, const weft_tensor& gradient) {
-  const Param& wanted = state_->manifest.params[param];
+Status ready_restrided(ReducerData& r, uint64_t param, const weft_tensor& gradient) {
+  const Param& wanted = r.state->manifest.params[param];
   std::vector<int64_t> shape(gradient.shape, gradient.shape + gradient.ndim);
   std::vector<int64_t> strides = row_major(shape);
   if (gradient.strides != nullptr) strides.assign(gradient.strides, gradient.strides + gradient.ndim);
@@ -101,12 +80,12 @@ Status Reducer::ready_restrided(uint64_t param, const weft_tensor& gradient) {
     for (int64_t& stride : strides) stride = stride > INT64_MAX / 2 ? INT64_MAX : stride * 2;
     strides.push_back(1);
   }
-  WEFT_TRY(note(check_strides(param, wanted, &strides)));
+  WEFT_TRY(note(r, check_strides(param, wanted, &strides)));
   const Layout layout(wanted, strides);
-  WEFT_TRY(ready(param, Given{gradient.data, &layout}, nullptr));
-  if (copied_gradients_.fetch_add(1, std::memory_order_relaxed) == 0) {
-    state_->comm->context().log().warn(
-        cat("rank ", state_->comm->rank(), ": the gradient of parameter ", param, " ('", wanted.name,
+  WEFT_TRY(make_ready(r, param, Given{gradient.data, &layout}, nullptr));
+  if (r.statistics.count_copied() == 0) {
+    r.state->comm->context().log().warn(
+        cat("rank ", r.state->comm->rank(), ": the gradient of parameter ", param, " ('", wanted.name,
             "') is ", tensor_text(gradient), ", but the parameter is ", wanted.text(),
             ". It is copied element by element, which is slow. weft_reducer_stats.copied_gradients counts "
             "such gradients. WEFT_REDUCER_STRICT_STRIDES makes this an error"));
@@ -115,8 +94,8 @@ Status Reducer::ready_restrided(uint64_t param, const weft_tensor& gradient) {
 }
 
 // Makes the error for a tensor that does not match the parameter, with both descriptions.
-Status Reducer::another_tensor(uint64_t param, const weft_tensor& gradient, bool viewed) const {
-  Param wanted = state_->manifest.params[param];
+Status another_tensor(const ReducerState& s, uint64_t param, const weft_tensor& gradient, bool viewed) {
+  Param wanted = s.manifest.params[param];
   const std::string name = cat("parameter ", param, " ('", wanted.name, "'): ");
   if (gradient.ndim < 0 || gradient.ndim > kMaxParamDims) {
     return Status::error(
@@ -126,10 +105,36 @@ Status Reducer::another_tensor(uint64_t param, const weft_tensor& gradient, bool
     return Status::error(Code::kArg, cat(name, "weft_tensor.shape is NULL, but its ndim is ", gradient.ndim));
   }
   if (viewed && !wanted.dense) wanted.strides = row_major(wanted.shape);
-  const std::string where = device_text(wanted.device_kind, device_of(param));
+  const std::string where = device_text(wanted.device_kind, device_of(s, param));
   wanted.device_kind = WEFT_DEVICE_HOST;
   return Status::error(Code::kArg, cat(name, "its gradient is ", tensor_text(gradient), ", and must be ",
                                        wanted.text(), where));
+}
+
+}  // namespace
+
+Status make_tensor_ready(ReducerData& r, uint64_t param, const weft_tensor& gradient,
+                         const weft_stream* stream) {
+  WEFT_TRY(note(r, check_param(*r.state, param)));
+  const Param& wanted = r.state->manifest.params[param];
+  const Buckets::Place& place = r.state->buckets->place(param);
+  if (place.sparse) return note(r, check_gradient(*r.state, param, gradient.data, stream));
+  // The gradient is in its view, where gradients with gaps are row-major.
+  const std::byte* const view =
+      !r.state->copy && place.on_device ? r.state->views_on_devices->of(param) : place.memory;
+  const bool viewed = !r.state->copy && (gradient.data == nullptr || gradient.data == view);
+  const bool readable = gradient.ndim >= 0 && gradient.ndim <= kMaxParamDims &&
+                        (gradient.ndim == 0 || gradient.shape != nullptr);
+  const bool alike = readable && gradient.dtype == dtype_of(wanted) &&
+                     gradient.device_kind == wanted.device_kind &&
+                     gradient.device == device_of(*r.state, param);
+  if (alike && same_layout(gradient, wanted, viewed && !wanted.dense)) [[likely]]
+    return make_ready(r, param, Given{gradient.data}, stream);
+  const bool strict = (r.state->flags & WEFT_REDUCER_STRICT_STRIDES) != 0;
+  const bool copied = !strict && !viewed && alike && gradient.data != nullptr &&
+                      same_shape(gradient, wanted) && !place.on_device && on_host(stream);
+  if (!copied) return note(r, another_tensor(*r.state, param, gradient, viewed));
+  return ready_restrided(r, param, gradient);
 }
 
 }  // namespace weft

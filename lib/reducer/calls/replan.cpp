@@ -1,16 +1,20 @@
-// Re-plans: assigns parameters to buckets anew, between steps.
+#include "reducer/calls/replan.h"
+
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "base/arguments.h"
 #include "base/text.h"
 #include "core/context.h"
 #include "reducer/agreement.h"
+#include "reducer/calls/finish.h"
+#include "reducer/feature/devices/device_ready.h"
+#include "reducer/feature/sharded/gather_calls.h"
 #include "reducer/options.h"
 #include "reducer/plan/relocation.h"
 #include "reducer/plan/timing_exchange.h"
-#include "reducer/reducer.h"
+#include "reducer/program.h"
+#include "reducer/report.h"
 #include "reducer/step/hook_plan.h"
 
 namespace weft {
@@ -200,62 +204,129 @@ Status hear_plan(const ReducerState& s, const Plan* drawn, int root, Deadline de
 }
 
 }  // namespace
-
-Status Reducer::replan(const weft_replan_options& options, const Status& given) {
-  WEFT_TRY(settle_finish());
-  const ReducerState& s = *state_;
-  if (s.comm->failed()) return note(s.comm->failure());
-  if (s.readiness->step().open()) {
-    return note(Status::error(Code::kState, cat("re-plan inside ", step_text(), ": finish it first")));
-  }
-  if (s.captures) {
-    return note(Status::error(
-        Code::kUnsupported,
-        "re-plan: the plan of a reducer with WEFT_REDUCER_GRAPH is fixed, because captured graphs "
-        "refer to its buckets: create a new reducer"));
-  }
-  if (s.hold == Buckets::Hold::kInPlace) {
-    return note(
-        Status::error(Code::kUnsupported,
-                      "re-plan: with WEFT_GRADIENT_IN_PLACE buckets are pieces of the program's memory: "
-                      "create another reducer, with a weft_plan of your own"));
-  }
-  WEFT_TRY(note(end_owed_gather()));  // slices change owners
-  WEFT_TRY(open_replan());
-  PlanRequest request;
-  const Status wish = given.ok() ? PlanRequest::read(options, s.manifest, &request) : given;
-  return note(take_plan(&request, wish));
-}
+namespace {
 
 // Takes part in the handshake for which ranks that have joined wait. It begins no step: the statistics and
 // results of the last step stay.
-Status Reducer::open_replan() {
-  const ReducerState& s = *state_;
+Status open_replan(ReducerData& r) {
+  const ReducerState& s = *r.state;
   if (!s.uneven) return {};
   HandshakeRecord mine;
-  mine.step = stats_.steps;
+  mine.step = r.statistics.steps();
   mine.flags = HandshakeRecord::kReplan;
   std::vector<HandshakeRecord> all(static_cast<size_t>(s.comm->size()));
   CollectiveArgs args = s.schedule.slots.front().args;  // the same as in a step
   args.src = reinterpret_cast<const std::byte*>(&mine);
   args.dst = reinterpret_cast<std::byte*>(all.data());
   const auto failed = [&](const Status& why) {
-    return note(why.with_prefix("re-plan: ").with_step(stats_.steps));
+    return note(r, why.with_prefix("re-plan: ").with_step(r.statistics.steps()));
   };
-  if (Status done = s.comm->run(s.lane, args, s.comm->op_deadline(timeout_ms_)); !done.ok())
+  if (Status done = s.comm->run(s.lane, args, s.comm->op_deadline(r.timeout_ms)); !done.ok())
     return failed(done);
-  step_->commit(stats_.steps);  // a rank that reaches the next handshake has finished the step before
+  r.step->commit(
+      r.statistics.steps());  // a rank that reaches the next handshake has finished the step before
   StepHandshake handshake;
   const Status judged = decide_handshake(all, s.comm->rank(), s.rules, &handshake);
   if (judged.ok()) return {};
-  s.comm->fail(judged.with_step(stats_.steps));
+  s.comm->fail(judged.with_step(r.statistics.steps()));
   return failed(s.comm->failure());
 }
 
-// Collective. request: null on a rank that has joined; its order of readiness may still be the one that is
-// used.
-Status Reducer::take_plan(const PlanRequest* request, const Status& given) {
-  const ReducerState& s = *state_;
+// Replaces everything that depends on the plan; gradients keep their values.
+Status move_to(ReducerData& r, Plan plan, Deadline deadline) {
+  ReducerState& old = *r.state;
+  Context& context = old.comm->context();
+  std::shared_ptr<ReducerState> next = old.carry_over();
+  next->comm = old.comm;
+  next->lane = old.lane;
+  next->failures = old.failures;
+  next->plan = std::move(plan);
+  const uint64_t buckets = next->plan.buckets.size();
+  const Status notified =
+      with_turn(context, *next->hook, deadline, [&] { return next->hook->replan(buckets); });
+  // The hook's state may be of either plan.
+  if (!notified.ok()) old.comm->fail(notified.with_ranks({old.comm->rank()}));
+  WEFT_TRY(notified);
+  Relocation relocation(old, next.get());
+  // Uses the reducer's own lane, because the program may be in other collectives, or in another reducer's
+  // begin.
+  const Agreement agreement{*old.comm, "re-plan", deadline, old.lane};
+  if (const Status built = build_program(next.get(), {}, agreement); !built.ok()) {
+    const Status back = plan_again(old, deadline);
+    if (!back.ok()) old.comm->fail(back.with_ranks({old.comm->rank()}));
+    return built;
+  }
+  if (const Status quiet = await_devices(*r.state, deadline); !quiet.ok()) {
+    old.comm->fail(quiet.with_ranks({old.comm->rank()}));  // the other ranks have the new plan
+    return quiet;
+  }
+  if (old.devices && !old.copy) next->devices->inherit(*old.devices);
+  relocation.run();
+  replace_program(r, &next, [&](Step& step) {
+    step.commit(r.step->committed());
+    step.adopt(r.program.synchronised, r.program.results);
+  });
+  r.program.retained_step = kNoStep;
+  r.program.reduced = false;
+  note_heap_bytes(r);
+  r.statistics.locked([](Statistics::Values& v) { v.stats.plan_generation++; });
+  return {};
+}
+
+// limits: in use from now on if the call succeeds.
+Status put_in_place(ReducerData& r, Plan plan, std::vector<uint64_t>* limits, Deadline deadline) {
+  r.state->limits.swap(*limits);
+  if (plan == r.state->plan) {
+    r.state->plan.take_limits(plan);
+    note_heap_bytes(r);
+    return {};
+  }
+  Status moved = move_to(r, std::move(plan), deadline);
+  if (!moved.ok()) r.state->limits.swap(*limits);
+  return moved;
+}
+
+// Keeps the plan after a failed automatic re-plan, on all ranks alike. A failure now would recur at the next
+// begin.
+void keep_plan(ReducerData& r, const Status& why) {
+  const ReducerState& s = *r.state;
+  s.comm->context().log().warn(
+      cat("rank ", s.comm->rank(),
+          ": the automatic re-plan failed and the reducer keeps its plan: ", why.text()));
+  r.statistics.locked([&](Statistics::Values& v) { v.plan_kept = why.text(); });
+}
+
+}  // namespace
+
+Status replan_reducer(ReducerData& r, const weft_replan_options& options, const Status& given) {
+  WEFT_TRY(settle_finish(r));
+  const ReducerState& s = *r.state;
+  if (s.comm->failed()) return note(r, s.comm->failure());
+  if (s.readiness->step().open()) {
+    return note(r, Status::error(Code::kState, cat("re-plan inside ", step_text(r), ": finish it first")));
+  }
+  if (s.captures) {
+    return note(
+        r, Status::error(
+               Code::kUnsupported,
+               "re-plan: the plan of a reducer with WEFT_REDUCER_GRAPH is fixed, because captured graphs "
+               "refer to its buckets: create a new reducer"));
+  }
+  if (s.hold == Buckets::Hold::kInPlace) {
+    return note(
+        r, Status::error(Code::kUnsupported,
+                         "re-plan: with WEFT_GRADIENT_IN_PLACE buckets are pieces of the program's memory: "
+                         "create another reducer, with a weft_plan of your own"));
+  }
+  WEFT_TRY(note(r, end_owed_gather(r)));  // slices change owners
+  WEFT_TRY(open_replan(r));
+  PlanRequest request;
+  const Status wish = given.ok() ? PlanRequest::read(options, s.manifest, &request) : given;
+  return note(r, take_plan(r, &request, wish));
+}
+
+Status take_plan(ReducerData& r, const PlanRequest* request, const Status& given) {
+  const ReducerState& s = *r.state;
   const Deadline deadline = Deadline::after(s.comm->context().clock(), s.comm->options().init_timeout_ms,
                                             WEFT_DEFAULT_INIT_TIMEOUT_MS);
   const PlanVote mine = vote_on(request, given, s.order->noted());
@@ -284,93 +355,23 @@ Status Reducer::take_plan(const PlanRequest* request, const Status& given) {
     }
   }
   WEFT_TRY(hear_plan(s, draws ? &drawn : nullptr, root, deadline, &plan));
-  Status moved = put_in_place(std::move(plan), &limits, deadline);
-  if (!moved.ok() && (!by_itself || state_->comm->failed())) return moved;
-  replanned_ = true;
+  Status moved = put_in_place(r, std::move(plan), &limits, deadline);
+  if (!moved.ok() && (!by_itself || r.state->comm->failed())) return moved;
+  r.program.replanned = true;
   if (moved.ok()) return {};
-  keep_plan(moved);
+  keep_plan(r, moved);
   return request == nullptr || request->by_itself ? Status() : moved;
 }
 
-// limits: in use from now on if the call succeeds.
-Status Reducer::put_in_place(Plan plan, std::vector<uint64_t>* limits, Deadline deadline) {
-  state_->limits.swap(*limits);
-  if (plan == state_->plan) {
-    state_->plan.take_limits(plan);
-    const uint64_t other_bytes = heap_bytes();
-    const std::lock_guard lock(mutex_);
-    other_bytes_ = other_bytes;
+Status replan_automatically(ReducerData& r) {
+  if (!replans(r.state->replan) || r.program.replanned || r.statistics.steps() == 0 || r.program.may_retry)
     return {};
-  }
-  Status moved = move_to(std::move(plan), deadline);
-  if (!moved.ok()) state_->limits.swap(*limits);
-  return moved;
-}
-
-// Keeps the plan after a failed automatic re-plan, on all ranks alike. A failure now would recur at the next
-// begin.
-void Reducer::keep_plan(const Status& why) {
-  state_->comm->context().log().warn(
-      cat("rank ", state_->comm->rank(),
-          ": the automatic re-plan failed and the reducer keeps its plan: ", why.text()));
-  const std::lock_guard lock(mutex_);
-  plan_kept_ = why.text();
-}
-
-// Re-plans automatically once a synchronised step has recorded the order of readiness. All ranks have made as
-// many steps and take part in every re-plan, so they agree on the time. Not while another rank may retry the
-// step, because a retry begins without a re-plan.
-Status Reducer::replan_by_itself() {
-  if (!replans(state_->replan) || replanned_ || stats_.steps == 0 || may_retry_) return {};
-  WEFT_TRY(open_replan());
+  WEFT_TRY(open_replan(r));
   PlanRequest request;
-  request.by_model = state_->replan != WEFT_PLANNER_LIMITS;
-  request.by_need = state_->replan == WEFT_PLANNER_FIRST_NEEDED;
+  request.by_model = r.state->replan != WEFT_PLANNER_LIMITS;
+  request.by_need = r.state->replan == WEFT_PLANNER_FIRST_NEEDED;
   request.by_itself = true;
-  return take_plan(&request, {});
-}
-
-// Replaces everything that depends on the plan; gradients keep their values.
-Status Reducer::move_to(Plan plan, Deadline deadline) {
-  ReducerState& old = *state_;
-  Context& context = old.comm->context();
-  std::shared_ptr<ReducerState> next = old.carry_over();
-  next->comm = old.comm;
-  next->lane = old.lane;
-  next->failures = old.failures;
-  next->plan = std::move(plan);
-  const uint64_t buckets = next->plan.buckets.size();
-  const Status notified =
-      with_turn(context, *next->hook, deadline, [&] { return next->hook->replan(buckets); });
-  // The hook's state may be of either plan.
-  if (!notified.ok()) old.comm->fail(notified.with_ranks({old.comm->rank()}));
-  WEFT_TRY(notified);
-  Relocation relocation(old, next.get());
-  // Uses the reducer's own lane, because the program may be in other collectives, or in another reducer's
-  // begin.
-  const Agreement agreement{*old.comm, "re-plan", deadline, old.lane};
-  if (const Status built = build_collectives(next.get(), {}, agreement); !built.ok()) {
-    const Status back = plan_again(old, deadline);
-    if (!back.ok()) old.comm->fail(back.with_ranks({old.comm->rank()}));
-    return built;
-  }
-  if (const Status quiet = await_devices(deadline); !quiet.ok()) {
-    old.comm->fail(quiet.with_ranks({old.comm->rank()}));  // the other ranks have the new plan
-    return quiet;
-  }
-  if (old.devices && !old.copy) next->devices->inherit(*old.devices);
-  relocation.run();
-  replace(&next, [&](Step& step) {
-    step.commit(step_->committed());
-    step.adopt(synchronised_, results_);
-  });
-  retained_step_ = kNoStep;
-  reduced_ = false;
-  const uint64_t other_bytes = heap_bytes();
-  const std::lock_guard lock(mutex_);
-  other_bytes_ = other_bytes;
-  stats_.plan_generation++;
-  return {};
+  return take_plan(r, &request, {});
 }
 
 }  // namespace weft

@@ -1,9 +1,13 @@
-// Sparse gradients: takes their entries from the program's ready calls, and returns results to the program.
-// Threads: as Reducer's calls.
+#include "reducer/feature/sparse/sparse_calls.h"
+
+#include <mutex>
+
 #include "base/text.h"
 #include "core/accelerator.h"
 #include "core/context.h"
-#include "reducer/reducer.h"
+#include "reducer/calls/finish.h"
+#include "reducer/calls/read.h"
+#include "reducer/calls/ready.h"
 
 namespace weft {
 namespace {
@@ -22,20 +26,21 @@ Status check_on_host(Accelerator& accelerator, const weft_sparse& entries) {
 }
 
 }  // namespace
-
-Status Reducer::ready_sparse(uint64_t param, const weft_sparse& entries, const weft_stream* stream) {
-  ReducerState& s = *state_;
+Status make_sparse_ready(ReducerData& r, uint64_t param, const weft_sparse& entries,
+                         const weft_stream* stream) {
+  ReducerState& s = *r.state;
   const StepWord step = s.readiness->step();
   if (param >= s.manifest.params.size() || !step.open() || (s.comm->failed() && !s.retain)) {
-    return note(ready_refused(param, step));
+    return note(r, ready_refused(s, param, step));
   }
   const auto named = [&](const Status& status) {
     if (status.ok()) return status;  // avoids building a text
-    return note(status.with_prefix(cat("parameter ", param, " ('", s.manifest.params[param].name, "'): ")));
+    return note(r,
+                status.with_prefix(cat("parameter ", param, " ('", s.manifest.params[param].name, "'): ")));
   };
   SparseGradient* const gradient = s.sparse ? s.sparse->of(param) : nullptr;
   if (gradient == nullptr) {
-    WEFT_TRY(note(known(param)));
+    WEFT_TRY(note(r, check_param(s, param)));
     return named(Status::error(Code::kArg, "its gradient is not sparse: use weft_reducer_ready"));
   }
   if (stream != nullptr && stream->kind != WEFT_DEVICE_HOST) {
@@ -52,35 +57,29 @@ Status Reducer::ready_sparse(uint64_t param, const weft_sparse& entries, const w
     if (s.uses->learning()) {  // each use may be the last
       s.uses->set_copied(param);
       if (s.readiness->use(param, step.stamp(), UINT32_MAX) == Use::kRefused)
-        return note(ready_refused(param, step));
+        return note(r, ready_refused(s, param, step));
       return named(gradient->put(entries, false));
     }
   }
   const Use use = s.readiness->use(param, step.stamp(), s.uses ? s.uses->awaited(param) : 1);
-  if (use == Use::kRefused) return note(ready_refused(param, step));
+  if (use == Use::kRefused) return note(r, ready_refused(s, param, step));
   if (use == Use::kEarlier) return {};
-  return take(param, {.entries = &entries}, step);
+  return take_gradient(r, param, {.entries = &entries}, step);
 }
 
-Status Reducer::sparse_result(uint64_t param, weft_sparse* result) {
-  WEFT_TRY(settle_finish());
-  const ReducerState& s = *state_;
+Status read_sparse_result(ReducerData& r, uint64_t param, weft_sparse* result) {
+  WEFT_TRY(settle_finish(r));
+  const ReducerState& s = *r.state;
   *result = WEFT_SPARSE_INIT;
-  WEFT_TRY(note(known(param)));
+  WEFT_TRY(note(r, check_param(s, param)));
   const SparseGradient* const gradient = s.sparse ? s.sparse->of(param) : nullptr;
   if (gradient == nullptr) {
-    return note(Status::error(Code::kArg, cat("parameter ", param, " ('", s.manifest.params[param].name,
-                                              "'): its gradient is not sparse: use weft_reducer_result")));
+    return note(r, Status::error(Code::kArg, cat("parameter ", param, " ('", s.manifest.params[param].name,
+                                                 "'): its gradient is not sparse: use weft_reducer_result")));
   }
-  WEFT_TRY(note(check_result(param)));
+  WEFT_TRY(note(r, check_result(r, param)));
   gradient->result(result);
   return {};
-}
-
-// Returns the bytes that the last step reduced.
-uint64_t Reducer::reduced_bytes(uint32_t bucket) const {
-  const PlannedBucket& planned = state_->plan.buckets[bucket];
-  return planned.sparse ? state_->sparse->of(planned.params.front())->result_bytes() : planned.bytes();
 }
 
 }  // namespace weft

@@ -1,5 +1,5 @@
-// The values of the parameters between steps: broadcasts from one rank, and comparisons. Called by the
-// program's thread, on all ranks; all communication is on the reducer's own lane.
+#include "reducer/calls/values.h"
+
 #include <algorithm>
 #include <bit>
 #include <span>
@@ -9,11 +9,10 @@
 #include "base/text.h"
 #include "core/context.h"
 #include "reducer/agreement.h"
+#include "reducer/calls/finish.h"
 #include "reducer/feature/pre_step/pre_step.h"
-#include "reducer/reducer.h"
 #include "reducer/values/chunks.h"
 #include "reducer/values/digests.h"
-#include "reducer/values/values.h"
 
 namespace weft {
 namespace {
@@ -256,19 +255,10 @@ Status start_together(const Agreement& agreement, ReducerState* state, bool give
   WEFT_TRY(agree_on(agreement, messages.prepare(), std::as_bytes(std::span(values)), difference));
   return messages.run(s.comm->op_deadline(0)).with_prefix("copy of rank 0's values to all ranks: ");
 }
+namespace {
 
-Status Reducer::check_between_steps(const char* what) {
-  WEFT_TRY(settle_finish());
-  if (state_->comm->failed()) return state_->comm->failure();
-  WEFT_TRY(outside_capture(what));
-  if (state_->readiness->step().open()) {
-    return Status::error(Code::kState, cat(what, " inside ", step_text(), ": finish it first"));
-  }
-  return settle_gather();
-}
-
-Status Reducer::broadcast_root(int32_t wanted, int32_t* root) const {
-  const int size = state_->comm->size();
+Status broadcast_root(const ReducerData& r, int32_t wanted, int32_t* root) {
+  const int size = r.state->comm->size();
   if (wanted != WEFT_ROOT_LAST_ACTIVE) {
     if (wanted < 0 || wanted >= size) {
       return Status::error(Code::kArg, cat("weft_broadcast_options.root is ", wanted, ": allowed are 0 to ",
@@ -277,16 +267,18 @@ Status Reducer::broadcast_root(int32_t wanted, int32_t* root) const {
     *root = wanted;
     return {};
   }
-  *root = last_active_;
-  if (last_active_ >= 0) return {};
+  *root = r.program.last_active;
+  if (r.program.last_active >= 0) return {};
   return Status::error(Code::kState,
                        "weft_broadcast_options.root is WEFT_ROOT_LAST_ACTIVE, but no step with data has been "
                        "reduced over this communicator: name a rank");
 }
 
-Status Reducer::broadcast(const weft_broadcast_options& options, const Status& given) {
-  WEFT_TRY(note(check_between_steps("broadcast")));
-  ReducerState& s = *state_;
+}  // namespace
+
+Status broadcast_values(ReducerData& r, const weft_broadcast_options& options, const Status& given) {
+  WEFT_TRY(note(r, check_between_steps(r, "broadcast")));
+  ReducerState& s = *r.state;
   ValuesVote mine;
   mine.call = ValuesVote::kBroadcast;
   mine.flags = options.flags == 0 ? kAllFlags : options.flags;
@@ -302,7 +294,7 @@ Status Reducer::broadcast(const weft_broadcast_options& options, const Status& g
                                kLeastChunkBytes, " and more, and 0 for the default"));
     }
     WEFT_TRY(check_timeout("weft_broadcast_options.timeout_ms", options.timeout_ms));
-    WEFT_TRY(broadcast_root(options.root, &mine.root));
+    WEFT_TRY(broadcast_root(r, options.root, &mine.root));
     uint64_t flags = 0;
     if (mine.flags & WEFT_BROADCAST_STATE) flags |= WEFT_PARAM_STATE_ONLY;
     if (mine.flags & WEFT_BROADCAST_BUFFERS) flags |= WEFT_PARAM_BUFFER;
@@ -314,17 +306,17 @@ Status Reducer::broadcast(const weft_broadcast_options& options, const Status& g
   mine.refuses = wish.ok() ? 0 : 1;
   const Deadline deadline = s.comm->op_deadline(wish.ok() ? options.timeout_ms : 0);
   std::vector<ValuesVote> votes(static_cast<size_t>(s.comm->size()));
-  WEFT_TRY(note(s.comm->run(s.lane, gather(&mine, &votes), deadline)));
+  WEFT_TRY(note(r, s.comm->run(s.lane, gather(&mine, &votes), deadline)));
   const Status judged = judge(votes, s.manifest);
   if (!judged.ok()) s.comm->agreed_error(judged);
-  WEFT_TRY(note(wish));
-  WEFT_TRY(note(judged));
-  return note(messages->run(deadline).with_prefix("broadcast: "));
+  WEFT_TRY(note(r, wish));
+  WEFT_TRY(note(r, judged));
+  return note(r, messages->run(deadline).with_prefix("broadcast: "));
 }
 
-Status Reducer::check() {
-  WEFT_TRY(note(check_between_steps("check")));
-  const ReducerState& s = *state_;
+Status compare_values(ReducerData& r) {
+  WEFT_TRY(note(r, check_between_steps(r, "check")));
+  const ReducerState& s = *r.state;
   const std::vector<uint32_t> params = compared_params(s.manifest);
   std::vector<uint64_t> digests(params.size());
   ValuesVote mine;
@@ -335,21 +327,19 @@ Status Reducer::check() {
   mine.digest = digest_range(digests);
   const Deadline deadline = s.comm->op_deadline(0);
   std::vector<ValuesVote> votes(static_cast<size_t>(s.comm->size()));
-  WEFT_TRY(note(s.comm->run(s.lane, gather(&mine, &votes), deadline)));
+  WEFT_TRY(note(r, s.comm->run(s.lane, gather(&mine, &votes), deadline)));
   const Status judged = judge(votes, s.manifest);
   if (!judged.ok()) s.comm->agreed_error(judged);
-  WEFT_TRY(note(wish));
-  WEFT_TRY(note(judged));
+  WEFT_TRY(note(r, wish));
+  WEFT_TRY(note(r, judged));
   const bool equal = std::all_of(votes.begin(), votes.end(),
                                  [&](const ValuesVote& vote) { return vote.digest == votes.front().digest; });
-  return equal ? Status() : note(name_difference(params, digests, {}, deadline));
+  return equal ? Status() : note(r, name_difference(s, params, digests, {}, deadline));
 }
 
-// Finds the first parameter that differs, after the ranks' digests differ. Collective. The values of the
-// ranks in `stale` are ignored.
-Status Reducer::name_difference(const std::vector<uint32_t>& params, const std::vector<uint64_t>& digests,
-                                const std::vector<int>& stale, Deadline deadline) {
-  const ReducerState& s = *state_;
+Status name_difference(const ReducerState& s, const std::vector<uint32_t>& params,
+                       const std::vector<uint64_t>& digests, const std::vector<int>& stale,
+                       Deadline deadline) {
   DigestSearch search(digests);
   std::vector<DigestSearch::Row> rows(static_cast<size_t>(s.comm->size()));
   const auto is_stale = [&](int r) { return std::find(stale.begin(), stale.end(), r) != stale.end(); };
