@@ -11,7 +11,7 @@
 #include "reducer/feature/retain/retain.h"
 #include "reducer/feature/sparse/sparse_feature.h"
 #include "reducer/feature/uneven/handshake_exchange.h"
-#include "reducer/feature/weights/weighting.h"
+#include "reducer/feature/weights/weights.h"
 #include "reducer/state.h"
 
 namespace weft {
@@ -37,6 +37,10 @@ void call_all(void (*StepFeature::*function)(ReducerState*), ReducerState* state
 
 void add_exchanges(ReducerState* state) {
   call_all(&StepFeature::exchanges, state);
+}
+
+void mark_narrow_copies(ReducerState* state) {
+  call_all(&StepFeature::narrow_copies, state);
 }
 
 void add_copies(ReducerState* state) {

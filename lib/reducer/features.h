@@ -11,6 +11,9 @@ struct ReducerState;
 struct StepFeature {
   // Adds exchanges to a schedule that has the buckets' collectives (reducer/step/step_exchange.h).
   void (*exchanges)(ReducerState* state) = nullptr;
+  // Marks the buckets into which gradients are copied in the communication dtype
+  // (HookedBucket::copies_narrow). The state has buckets and a schedule, which is not bound to memory yet.
+  void (*narrow_copies)(ReducerState* state) = nullptr;
   // Sets how gradients reach their bucket (reducer/bucket/copy_in.h). The state is complete.
   void (*copies)(ReducerState* state) = nullptr;
   // Adds to what is done with buckets before and after they are communicated (reducer/bucket/bucket_work.h).
@@ -19,6 +22,7 @@ struct StepFeature {
 
 // Calls the functions of all features, in an order that is the same on all ranks.
 void add_exchanges(ReducerState* state);
+void mark_narrow_copies(ReducerState* state);
 void add_copies(ReducerState* state);
 void add_works(ReducerState* state);
 

@@ -7,8 +7,6 @@
 #include "base/text.h"
 #include "core/context.h"
 #include "reducer/agreement.h"
-#include "reducer/feature/fused_cast/fused_cast.h"
-#include "reducer/feature/in_place_slices/in_place_slices.h"
 #include "reducer/features.h"
 #include "reducer/recover/step_failures.h"
 #include "reducer/report.h"
@@ -92,7 +90,7 @@ void make_notes(ReducerState* s) {
 // Binds collectives and stages to the memory of the buckets and their scratch.
 Status bind_memory(ReducerState* s) {
   WEFT_TRY(s->comm->reach(FailPlace::kMemory, 2));
-  mark_fused_casts(s);
+  mark_narrow_copies(s);
   const std::shared_ptr<DeviceBuckets> old = s->device_buckets;
   WEFT_TRY(DeviceBuckets::make(s, old.get(), &s->device_buckets));
   WEFT_TRY(HookScratch::make(s->schedule, s->comm->collectives().arena(), s->reach,
@@ -122,8 +120,6 @@ Status build_local(ReducerState* s, Deadline deadline) {
   add_exchanges(s);
   if (s->ordered) s->schedule.order();
   WEFT_TRY(bind_memory(s));
-  s->in_place_slices = InPlaceSlices::make(*s);
-  s->weighting = Weighting::make(*s);
   s->readiness = std::make_unique<Readiness>(s->plan);
   if (s->copy || s->devices) s->gradients.resize(s->manifest.params.size());
   add_copies(s);

@@ -210,8 +210,8 @@ std::vector<std::pair<const char*, uint64_t>> heap_parts(const ReducerData& r) {
            s.schedule.slots.capacity() * sizeof(Slot) + s.schedule.buckets.capacity() * sizeof(HookedBucket)},
           {"readiness", s.readiness->memory_bytes() + s.ready_ns->size() * sizeof(uint64_t)},
           {"presence", s.presence->memory_bytes()},
-          {"kept", s.in_place_slices ? s.in_place_slices->memory_bytes() : 0},
-          {"weighting", s.weighting ? s.weighting->memory_bytes() : 0},
+          {"copies", s.copy_ins.memory_bytes() + (s.copy_factor ? s.copy_factor->memory_bytes() : 0) +
+                         (s.input_parts ? s.input_parts->memory_bytes() : 0)},
           {"uses", s.uses ? s.uses->memory_bytes() : 0},
           {"given_layouts", s.given ? s.given->memory_bytes() : 0},
           {"ready_order", s.order->memory_bytes()},

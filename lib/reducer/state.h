@@ -1,8 +1,6 @@
-// The state of a reducer, shared by its two halves: Reducer (the program's threads) and Step (the engine).
+// The state of a reducer, shared by its two halves: the calls (the program's threads) and Step (the engine).
 // Reducer::create makes it, and each rebind and re-plan makes a new one. After that only the members whose
 // comments say so change.
-//
-// "Carried over" marks an object that the next ReducerState shares.
 #pragma once
 
 #include <weft/weft.h>
@@ -17,18 +15,18 @@
 #include "core/lane.h"
 #include "reducer/bucket/bucket_work.h"
 #include "reducer/bucket/buckets.h"
+#include "reducer/bucket/copy_factor.h"
 #include "reducer/bucket/copy_in.h"
 #include "reducer/bucket/given_layouts.h"
+#include "reducer/bucket/input_parts.h"
 #include "reducer/feature/devices/device_buckets.h"
 #include "reducer/feature/devices/device_gradients.h"
 #include "reducer/feature/graph/captures.h"
-#include "reducer/feature/in_place_slices/in_place_slices.h"
 #include "reducer/feature/norms/norms.h"
 #include "reducer/feature/pre_step/pre_step.h"
 #include "reducer/feature/sharded/ownership.h"
 #include "reducer/feature/sparse/sparse.h"
 #include "reducer/feature/uses/uses.h"
-#include "reducer/feature/weights/weighting.h"
 #include "reducer/manifest/manifest.h"
 #include "reducer/plan/plan.h"
 #include "reducer/plan/ready_order.h"
@@ -43,70 +41,78 @@ namespace weft {
 
 class GatherStaging;
 
-struct ReducerState {
-  std::shared_ptr<Comm> comm;
-  std::shared_ptr<Lane> lane;  // the reducer's own: the program may call collectives between begin and finish
-  std::shared_ptr<StepFailures> failures;  // notes received on `lane`; made with it
-  std::shared_ptr<Hook> hook;
-  std::shared_ptr<Lane> hook_lane;  // the lane of the hook's own communicator; null if the hook has none
-  bool worker = false;              // the hook's stages run on the context's worker
-  uint64_t flags = 0;               // WEFT_REDUCER_*; the booleans below repeat some of them
-  bool copy = true;                 // WEFT_GRADIENT_COPY
-  bool retain = false;              // WEFT_REDUCER_RETAIN
-  bool mapped = false;              // WEFT_REDUCER_ABSENT
-  bool learns = false;              // WEFT_REDUCER_STATIC
-  bool uneven = false;              // WEFT_REDUCER_UNEVEN
-  bool ordered = false;             // WEFT_REDUCER_DETERMINISTIC
-  bool strays = false;              // WEFT_REDUCER_COPY_STRAYS
+// What the program chose. Equal on all ranks, except the callback.
+struct ReducerSettings {
+  uint64_t flags = 0;      // WEFT_REDUCER_*; the booleans below repeat some of them
+  bool copy = true;        // WEFT_GRADIENT_COPY
+  bool retain = false;     // WEFT_REDUCER_RETAIN
+  bool mapped = false;     // WEFT_REDUCER_ABSENT
+  bool learns = false;     // WEFT_REDUCER_STATIC
+  bool uneven = false;     // WEFT_REDUCER_UNEVEN
+  bool ordered = false;    // WEFT_REDUCER_DETERMINISTIC
+  bool strays = false;     // WEFT_REDUCER_COPY_STRAYS
+  bool sharded = false;    // WEFT_REDUCER_SHARDED
+  bool own_whole = false;  // WEFT_REDUCER_OWN_WHOLE
   Buckets::Hold hold = Buckets::Hold::kCommunicated;
   // weft_reducer_options.accumulation, as the program chose.
   weft_accumulation accumulation = WEFT_ACCUMULATION_UNSET;
-  weft_planner replan = WEFT_PLANNER_NONE;  // of the automatic re-plan; equal on all ranks
+  weft_planner replan = WEFT_PLANNER_NONE;  // of the automatic re-plan
   HandshakeRules rules;
-  Bytes wanted;             // what the ranks agreed on when the reducer was created
-  uint64_t hook_bytes = 0;  // memory of the hook's state
+  Bytes wanted;  // what the ranks agreed on when the reducer was created
   weft_bucket_fn on_bucket = nullptr;
   void* on_bucket_user_data = nullptr;
+};
 
+// What outlives a plan and a communicator.
+struct ReducerDurable {
+  std::shared_ptr<Hook> hook;
+  std::shared_ptr<Lane> hook_lane;  // the lane of the hook's own communicator; null if the hook has none
   Manifest manifest;
-  std::vector<uint64_t> limits;       // bucket limits, for plans that are made from limits
-  std::shared_ptr<ReadyOrder> order;  // carried over
+  std::vector<uint64_t> limits;  // bucket limits, for plans that are made from limits
+  std::shared_ptr<ReadyOrder> order;
+  std::shared_ptr<Presence> presence;
+  // Time at which each bucket's last gradient was ready. It is written after that gradient has been counted.
+  // By then the reducer may already be bound to another communicator.
+  std::shared_ptr<std::vector<std::atomic<uint64_t>>> ready_ns;
+  // Destinations of the results in copy mode and for gradients on devices; null: the result is not copied.
+  // ready(i) or absent(i) writes element i before gradient i is counted. Step reads it once i's bucket is
+  // full.
+  std::vector<std::byte*> gradients;
+  std::shared_ptr<GivenLayouts> given;            // layouts of `gradients`; null except in copy mode
+  std::shared_ptr<Norms> norms;                   // null without WEFT_REDUCER_NORMS
+  std::shared_ptr<PreStep> pre_step;              // null if steps have no pre-step
+  std::shared_ptr<Uses> uses;                     // null if each parameter is used once
+  std::shared_ptr<SparseGradients> sparse;        // null if no gradient is sparse
+  DeviceReach reach;                              // for gradients on devices
+  std::shared_ptr<DeviceViews> views_on_devices;  // null except in view mode with devices
+  // Null if no bucket is communicated from device memory. Another plan takes over the memory.
+  std::shared_ptr<DeviceBuckets> device_buckets;
+};
+
+// The rest belongs to one plan and one communicator.
+struct ReducerState : ReducerSettings, ReducerDurable {
+  std::shared_ptr<Comm> comm;
+  std::shared_ptr<Lane> lane;  // the reducer's own: the program may call collectives between begin and finish
+  std::shared_ptr<StepFailures> failures;  // notes received on `lane`; made with it
+  bool worker = false;                     // the hook's stages run on the context's worker
+  uint64_t hook_bytes = 0;                 // memory of the hook's state
   Plan plan;
-  bool own_whole = false;                                // WEFT_REDUCER_OWN_WHOLE
-  bool sharded = false;                                  // WEFT_REDUCER_SHARDED
   std::unique_ptr<Ownership> ownership;                  // null unless sharded
   std::unique_ptr<HookViews> views;                      // Step writes `step` and `divisor`
   std::vector<std::unique_ptr<StepExchange>> exchanges;  // of the slots in `schedule`
   Schedule schedule;
   CopyIns copy_ins;
+  std::unique_ptr<CopyFactor> copy_factor;  // null if no copy into a bucket multiplies
+  std::unique_ptr<InputParts> input_parts;  // null if every gradient is copied into its bucket as a whole
   BucketWorks works;
-  double fused_divisor = 1;  // set before a step opens: copies of a step with fused casts divide by it
-  std::atomic<bool> beside_devices{false};        // a gradient declared as host memory might be on a device
-  DeviceReach reach;                              // for gradients on devices
-  std::shared_ptr<DeviceGradients> devices;       // null if no gradient is on a device
-  std::shared_ptr<DeviceViews> views_on_devices;  // carried over; null except in view mode with devices
-  std::shared_ptr<DeviceBuckets> device_buckets;  // null if no bucket is communicated from device memory
-  std::unique_ptr<Captures> captures;             // null without WEFT_REDUCER_GRAPH
-  std::shared_ptr<Buckets> buckets;               // carried over on a rebind with the same plan
-  std::shared_ptr<GatherStaging> staging;         // null unless sharded with values of all parameters
+  double fresh_divisor = 1;                  // of a fresh step (StepStart::fresh); set before the step opens
+  std::atomic<bool> beside_devices{false};   // a gradient declared as host memory might be on a device
+  std::shared_ptr<DeviceGradients> devices;  // null if no gradient is on a device
+  std::unique_ptr<Captures> captures;        // null without WEFT_REDUCER_GRAPH
+  std::shared_ptr<Buckets> buckets;          // those of another state, on a rebind with the same plan
+  std::shared_ptr<GatherStaging> staging;    // null unless sharded with values of all parameters
   std::unique_ptr<HookScratch> scratch;
-  std::unique_ptr<InPlaceSlices>
-      in_place_slices;                   // null if every gradient is copied into its bucket as a whole
-  std::unique_ptr<Weighting> weighting;  // null if no copy into a bucket multiplies
   std::unique_ptr<Readiness> readiness;  // used by any thread
-  std::shared_ptr<Presence> presence;    // carried over
-  // Time at which each bucket's last gradient was ready. Carried over, because it is written after that
-  // gradient has been counted. By then the reducer may already be bound to another communicator.
-  std::shared_ptr<std::vector<std::atomic<uint64_t>>> ready_ns;
-  std::shared_ptr<Norms> norms;             // carried over; null without WEFT_REDUCER_NORMS
-  std::shared_ptr<PreStep> pre_step;        // carried over; null if steps have no pre-step
-  std::shared_ptr<Uses> uses;               // carried over; null if each parameter is used once
-  std::shared_ptr<SparseGradients> sparse;  // carried over; null if no gradient is sparse
-  // Destinations of the results in copy mode and for gradients on devices; null: the result is not copied.
-  // ready(i) or absent(i) writes element i before gradient i is counted. Step reads it once i's bucket is
-  // full.
-  std::vector<std::byte*> gradients;
-  std::shared_ptr<GivenLayouts> given;  // layouts of `gradients`; carried over; null except in copy mode
 
   // Returns the layout of the parameter's gradient in the program's memory. The gradient must have arrived.
   const Layout& layout(uint32_t param) const {
@@ -140,39 +146,8 @@ struct ReducerState {
   // Makes a state with everything that survives a rebind or a re-plan.
   std::shared_ptr<ReducerState> carry_over() const {
     auto next = std::make_shared<ReducerState>();
-    next->hook = hook;
-    next->flags = flags;
-    next->hook_lane = hook_lane;
-    next->copy = copy;
-    next->hold = hold;
-    next->retain = retain;
-    next->mapped = mapped;
-    next->learns = learns;
-    next->uneven = uneven;
-    next->ordered = ordered;
-    next->strays = strays;
-    next->accumulation = accumulation;
-    next->replan = replan;
-    next->rules = rules;
-    next->wanted = wanted;
-    next->on_bucket = on_bucket;
-    next->on_bucket_user_data = on_bucket_user_data;
-    next->manifest = manifest;
-    next->limits = limits;
-    next->order = order;
-    next->presence = presence;
-    next->ready_ns = ready_ns;
-    next->pre_step = pre_step;
-    next->uses = uses;
-    next->norms = norms;
-    next->sharded = sharded;
-    next->own_whole = own_whole;
-    next->sparse = sparse;
-    next->gradients = gradients;
-    next->given = given;
-    next->reach = reach;
-    next->views_on_devices = views_on_devices;
-    next->device_buckets = device_buckets;  // their memory may be used again
+    static_cast<ReducerSettings&>(*next) = *this;
+    static_cast<ReducerDurable&>(*next) = *this;
     return next;
   }
 };

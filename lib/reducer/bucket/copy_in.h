@@ -9,6 +9,8 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "reducer/bucket/buckets.h"
@@ -33,26 +35,40 @@ struct Arrival {
   StepWord step;
 };
 
-// May throw std::bad_alloc. Other errors fail the communicator.
-using CopyIn = void (*)(ReducerState& state, const Arrival& arrival);
+class CopyIn {
+ public:
+  CopyIn() = default;
+  virtual ~CopyIn() = default;
+  CopyIn(const CopyIn&) = delete;
+  CopyIn& operator=(const CopyIn&) = delete;
+
+  // May throw std::bad_alloc. Other errors fail the communicator.
+  virtual void copy(ReducerState& state, const Arrival& arrival) = 0;
+};
 
 // Kinds of steps in which gradients are copied differently.
 enum class StepKind : uint8_t {
   kLocal,
   kSynchronised,
-  kFused,  // synchronised, and gradients may be copied in the communication dtype (feature/fused_cast)
+  kFresh,  // synchronised, and StepStart::fresh
 };
 
 class CopyIns {
  public:
   void resize(size_t params) { copies_.resize(params); }
-  void set(StepKind kind, uint64_t param, CopyIn copy) { copies_[param][static_cast<size_t>(kind)] = copy; }
-  void set_all(uint64_t param, CopyIn copy) { copies_[param].fill(copy); }
-  CopyIn of(StepKind kind, uint64_t param) const { return copies_[param][static_cast<size_t>(kind)]; }
+  // Makes a copy, for set and set_all.
+  template <class Copy, class... Args>
+  CopyIn* make(Args&&... args) {
+    return all_.emplace_back(std::make_unique<Copy>(std::forward<Args>(args)...)).get();
+  }
+  void set(StepKind kind, uint64_t param, CopyIn* copy) { copies_[param][static_cast<size_t>(kind)] = copy; }
+  void set_all(uint64_t param, CopyIn* copy) { copies_[param].fill(copy); }
+  CopyIn& of(StepKind kind, uint64_t param) const { return *copies_[param][static_cast<size_t>(kind)]; }
   uint64_t memory_bytes() const { return copies_.capacity() * sizeof(copies_[0]); }
 
  private:
-  std::vector<std::array<CopyIn, 3>> copies_;  // by parameter and StepKind
+  std::vector<std::unique_ptr<CopyIn>> all_;
+  std::vector<std::array<CopyIn*, 3>> copies_;  // by parameter and StepKind
 };
 
 }  // namespace weft

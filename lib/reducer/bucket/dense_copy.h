@@ -20,4 +20,14 @@ inline void note_destination(ReducerState& s, const Arrival& arrival) {
   s.given->set(arrival.param, arrival.given.layout);
 }
 
+// Returns a parameter's place in its bucket in a step. fresh: StepStart::fresh of the step. Any thread.
+inline Buckets::Place place_in(const ReducerState& s, uint64_t param, bool fresh) {
+  Buckets::Place place = s.buckets->place(param);
+  if (!fresh || !s.schedule.buckets[place.bucket].copies_narrow) return place;
+  place.dtype = s.comm_dtype(place.bucket);
+  place.element_bytes = static_cast<uint8_t>(dtype_size(place.dtype));
+  place.memory = s.buckets->buffers()[place.bucket] + s.plan.offset_of[param] * place.element_bytes;
+  return place;
+}
+
 }  // namespace weft

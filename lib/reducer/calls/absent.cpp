@@ -1,8 +1,8 @@
 #include "reducer/calls/absent.h"
 
 #include "base/text.h"
+#include "reducer/bucket/dense_copy.h"
 #include "reducer/calls/ready.h"
-#include "reducer/feature/fused_cast/fused_cast.h"
 #include "reducer/feature/graph/captured.h"
 #include "reducer/feature/uses/count_uses.h"
 
@@ -63,8 +63,7 @@ Status declare_absent(ReducerData& r, const uint64_t* params, uint64_t count) {
       WEFT_TRY(take_gradient(r, param, {result_place(r, param)}, step));
       continue;
     }
-    if (exclude_param(r, param, step.stamp()))
-      clear_place(r.program.start.fused_cast ? fused_cast_place(s, param) : s.buckets->place(param));
+    if (exclude_param(r, param, step.stamp())) clear_place(place_in(s, param, r.program.start.fresh));
     count_gradient(r, s.buckets->place(param).bucket);
   }
   return {};

@@ -12,7 +12,6 @@
 #include "reducer/calls/ready.h"
 #include "reducer/calls/replan.h"
 #include "reducer/feature/devices/device_ready.h"
-#include "reducer/feature/fused_cast/fused_cast.h"
 #include "reducer/feature/graph/captured.h"
 #include "reducer/feature/pre_step/await_pre_step.h"
 #include "reducer/feature/sharded/gather_calls.h"
@@ -64,6 +63,13 @@ Status check_begin(const ReducerState& s, const weft_begin_options& options) {
                              ", which needs a reducer created with divide_by WEFT_DIVIDE_WEIGHTS"));
   }
   return {};
+}
+
+// True if the step that begins now is fresh (StepStart::fresh). A step whose ranks may be without data, or
+// that may be tried again, is not: its places are cleared and retained in the storage dtype.
+bool begins_fresh(const ReducerState& s) {
+  const bool adds = s.accumulation == WEFT_ACCUMULATION_REDUCER && s.presence->local_steps() > 0;
+  return !s.uneven && !s.retain && !adds;
 }
 
 Status check_destinations(const ReducerState& s, void* const* gradients) {
@@ -143,8 +149,8 @@ Status begin_step(ReducerData& r, const weft_begin_options* options) {
   start.record.micro_batches = std::max<uint32_t>(given.micro_batches, 1);
   start.record.weight = given.weight == 0.0 ? 1.0 : given.weight;
   start.local_steps = r.state->presence->local_steps();
-  start.fused_cast = begins_with_fused_casts(*r.state);
-  r.state->fused_divisor = even_handshake(r.state->comm->size(), start.record.micro_batches).divisor;
+  start.fresh = begins_fresh(*r.state);
+  r.state->fresh_divisor = even_handshake(r.state->comm->size(), start.record.micro_batches).divisor;
   start.fixed = (given.flags & WEFT_BEGIN_FIXED) != 0;
   if (start.fixed) start.record.flags |= HandshakeRecord::kFixed;
   // While uses are learned, gradients are taken at the end of the step, in an order without meaning.

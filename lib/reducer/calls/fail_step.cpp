@@ -5,10 +5,10 @@
 
 #include "base/text.h"
 #include "core/context.h"
+#include "reducer/bucket/dense_copy.h"
 #include "reducer/calls/end_step.h"
 #include "reducer/calls/finish.h"
 #include "reducer/calls/ready.h"
-#include "reducer/feature/fused_cast/fused_cast.h"
 #include "reducer/feature/graph/captured.h"
 
 namespace weft {
@@ -81,7 +81,7 @@ void fill_missing(ReducerData& r, Deadline deadline) {
     if (place.sparse) {
       s.sparse->of(i)->leave_empty();
     } else {
-      clear_place(r.program.start.fused_cast ? fused_cast_place(s, i) : place);
+      clear_place(place_in(s, i, r.program.start.fresh));
     }
     count_gradient(r, place.bucket);
   }

@@ -93,10 +93,10 @@ Status take_gradient(ReducerData& r, uint64_t param, const Given& given, StepWor
 
 void copy_gradient(ReducerData& r, uint64_t param, const Given& given, StepWord step) {
   ReducerState& s = *r.state;
-  const StepKind kind = step.local()                 ? StepKind::kLocal
-                        : r.program.start.fused_cast ? StepKind::kFused
-                                                     : StepKind::kSynchronised;
-  s.copy_ins.of(kind, param)(s, {param, s.buckets->place(param), given, step});
+  const StepKind kind = step.local()            ? StepKind::kLocal
+                        : r.program.start.fresh ? StepKind::kFresh
+                                                : StepKind::kSynchronised;
+  s.copy_ins.of(kind, param).copy(s, {param, s.buckets->place(param), given, step});
   if (step.noting()) [[unlikely]]
     s.order->note(param, s.comm->context().clock().now_ns() - r.program.start.begin_ns);
   if (s.comm->context().trace() != nullptr) [[unlikely]]

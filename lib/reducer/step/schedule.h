@@ -88,8 +88,8 @@ struct HookedBucket {
   // Fused cast: its copies divide and round it to this dtype, and the hook's stages are not called
   // (Hook::cast_dtype).
   std::optional<Dtype> cast_to = {};
-  // Gradients may be copied in the communication dtype (reducer/feature/fused_cast/fused_cast.h).
-  bool fused_cast = false;
+  // In a fresh step gradients are copied in the communication dtype, so that no pass converts the bucket.
+  bool copies_narrow = false;
 };
 
 struct Schedule {

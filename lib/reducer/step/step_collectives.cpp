@@ -29,9 +29,9 @@ StepCollectives::StepCollectives(ReducerState& state, StepContext& step, BucketR
       clock_(state.comm->context().clock()),
       end_slot_(find_end()),
       waits_(state.comm->rank(), state.comm->size()) {
-  if (s_.in_place_slices) slices_.resize(bucket_count());
+  if (s_.input_parts) slices_.resize(bucket_count());
   for (uint32_t b = 0; b < slices_.size(); b++) {
-    slices_[b].parts.reserve(s_.in_place_slices->most(b));
+    slices_[b].parts.reserve(s_.input_parts->most(b));
     slices_[b].streaming = s_.buckets->streaming();
     slices_[b].mutex = &writing;
     slices_[b].gone = &step_.sealed;
@@ -186,9 +186,9 @@ void StepCollectives::fill(const Slot& slot, CollectiveArgs* args) {
     args->count = buckets_[slot.bucket].moved;
   } else if (s_.device_bucket(slot.bucket)) {
     args->device = s_.device_buckets->call(slot.bucket);
-  } else if (s_.in_place_slices && slot.kind == Slot::Kind::kBucket) {
+  } else if (s_.input_parts && slot.kind == Slot::Kind::kBucket) {
     InputSlices& slices = slices_[slot.bucket];
-    s_.in_place_slices->locate(s_, slot.bucket, step_.stamp, &slices);
+    s_.input_parts->locate(slot.bucket, step_.stamp, &slices);
     if (!slices.parts.empty()) args->slices = &slices;
   }
 }

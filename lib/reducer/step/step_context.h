@@ -21,8 +21,9 @@ struct StepStart {
   bool fixed = false;        // WEFT_BEGIN_FIXED
   bool noting = false;       // the order of readiness is recorded
   bool zeros = false;        // the places of absent parameters are not cleared yet
-  bool fused_cast =
-      false;  // gradients are copied in the communication dtype (reducer/feature/fused_cast/fused_cast.h);
+  // The step has only its own gradients, from all ranks, and its divisor is known when it begins. Copies may
+  // then narrow (HookedBucket::copies_narrow).
+  bool fresh = false;
 };
 
 struct StepContext {

@@ -16,7 +16,7 @@ class ConvertWork final : public BucketWork {
   void begin(const StepContext& /*step*/, uint32_t /*bucket*/) override { at_ = 0; }
   Progress piece(StepContext& step, uint32_t bucket) override {
     const HookedBucket& hooked = s_.schedule.buckets[bucket];
-    if (step.begun.fused_cast && hooked.fused_cast) return Progress::kDone;  // the copy did that
+    if (step.begun.fresh && hooked.copies_narrow) return Progress::kDone;  // the copy did that
     const PlannedBucket& planned = s_.plan.buckets[bucket];
     const Dtype held = s_.buckets->held(bucket), comm_dtype = s_.comm_dtype(bucket);
     const uint64_t element = dtype_size(held), count = planned.count;
@@ -26,8 +26,8 @@ class ConvertWork final : public BucketWork {
     const DeviceOps& ops = s_.comm->context().host();
     std::byte* const buffer = s_.buckets->buffers()[bucket];
     for (uint64_t left = kPieceBytes / element; at_ < count;) {
-      const Weighting::Range next =
-          s_.weighting ? s_.weighting->range(planned, at_, step.stamp) : Weighting::Range{count - at_, false};
+      const CopyFactor::Range next = s_.copy_factor ? s_.copy_factor->range(planned, at_, step.stamp)
+                                                    : CopyFactor::Range{count - at_, false};
       const bool passes = next.done && !converts;
       const uint64_t n = passes ? next.count : std::min(left, next.count);
       if (n == 0) return Progress::kMore;

@@ -8,32 +8,41 @@ namespace weft {
 namespace {
 
 // Adds the gradient of a local step, unless the program adds up.
-void add_on_device(ReducerState& s, const Arrival& arrival) {
-  if (!s.copy || s.accumulation != WEFT_ACCUMULATION_REDUCER) return;
-  const Buckets::Place& place = arrival.place;
-  const CopyArgs args{static_cast<const std::byte*>(arrival.given.data),
-                      place.memory,
-                      place.count,
-                      place.dtype,
-                      place.dtype,
-                      1.0};
-  const Status added = s.devices->accumulate(place.bucket, arrival.param, args, s.holds_sum(arrival.param));
-  if (!added.ok()) fail_arrival(s, arrival.param, added);
-}
+class DeviceSum final : public CopyIn {
+ public:
+  void copy(ReducerState& s, const Arrival& arrival) override {
+    if (!s.copy || s.accumulation != WEFT_ACCUMULATION_REDUCER) return;
+    const Buckets::Place& place = arrival.place;
+    const CopyArgs args{static_cast<const std::byte*>(arrival.given.data),
+                        place.memory,
+                        place.count,
+                        place.dtype,
+                        place.dtype,
+                        1.0};
+    const Status added = s.devices->accumulate(place.bucket, arrival.param, args, s.holds_sum(arrival.param));
+    if (!added.ok()) fail_arrival(s, arrival.param, added);
+  }
+};
 
-void note_on_device(ReducerState& s, const Arrival& arrival) {
-  s.gradients[arrival.param] = static_cast<std::byte*>(arrival.given.data);
-  s.devices->take(arrival.param, arrival.step.stamp());
-}
+// The step fetches the gradient.
+class DeviceNote final : public CopyIn {
+ public:
+  void copy(ReducerState& s, const Arrival& arrival) override {
+    s.gradients[arrival.param] = static_cast<std::byte*>(arrival.given.data);
+    s.devices->take(arrival.param, arrival.step.stamp());
+  }
+};
 
 }  // namespace
 
 void add_device_copies(ReducerState* s) {
   if (!s->devices) return;
+  CopyIn* const note = s->copy_ins.make<DeviceNote>();
+  CopyIn* const sum = s->copy_ins.make<DeviceSum>();
   for (uint64_t i = 0; i < s->manifest.params.size(); i++) {
     if (!s->buckets->place(i).on_device) continue;
-    s->copy_ins.set_all(i, note_on_device);
-    s->copy_ins.set(StepKind::kLocal, i, add_on_device);
+    s->copy_ins.set_all(i, note);
+    s->copy_ins.set(StepKind::kLocal, i, sum);
   }
 }
 

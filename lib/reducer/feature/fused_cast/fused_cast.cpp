@@ -2,6 +2,7 @@
 
 #include "core/context.h"
 #include "reducer/bucket/dense_copy.h"
+#include "reducer/state.h"
 
 namespace weft {
 namespace {
@@ -14,14 +15,16 @@ bool copies_can_cast(const ReducerState& s, const Slot& slot) {
          !rounds(planned.gradients, planned.dtype);
 }
 
-void copy_fused(ReducerState& s, const Arrival& arrival) {
-  const Buckets::Place to = fused_cast_place(s, arrival.param);
-  flatten(s, arrival, to, s.schedule.buckets[to.bucket].cast_to ? 1.0 / s.fused_divisor : 1);
-  note_destination(s, arrival);
-}
+class FusedCopy final : public CopyIn {
+ public:
+  void copy(ReducerState& s, const Arrival& arrival) override {
+    const Buckets::Place to = place_in(s, arrival.param, true);
+    flatten(s, arrival, to, s.schedule.buckets[to.bucket].cast_to ? 1.0 / s.fresh_divisor : 1);
+    note_destination(s, arrival);
+  }
+};
 
-}  // namespace
-
+// Marks the buckets whose copies narrow.
 void mark_fused_casts(ReducerState* s) {
   if (!s->copy) return;
   for (Slot& slot : s->schedule.slots) {
@@ -36,23 +39,21 @@ void mark_fused_casts(ReducerState* s) {
   for (uint32_t b = 0; b < s->plan.buckets.size(); b++) {
     const PlannedBucket& planned = s->plan.buckets[b];
     const Dtype held = s->buckets->held(b);
-    s->schedule.buckets[b].fused_cast = !planned.sparse && !planned.on_device() && held != s->comm_dtype(b) &&
-                                        !rounds(planned.gradients, held);
+    s->schedule.buckets[b].copies_narrow = !planned.sparse && !planned.on_device() &&
+                                           held != s->comm_dtype(b) && !rounds(planned.gradients, held);
   }
 }
 
-namespace {
-
 void add_fused_copies(ReducerState* s) {
+  CopyIn* const fused = s->copy_ins.make<FusedCopy>();
   for (uint32_t b = 0; b < s->plan.buckets.size(); b++) {
-    if (!s->schedule.buckets[b].fused_cast) continue;
-    for (const uint32_t param : s->plan.buckets[b].params)
-      s->copy_ins.set(StepKind::kFused, param, copy_fused);
+    if (!s->schedule.buckets[b].copies_narrow) continue;
+    for (const uint32_t param : s->plan.buckets[b].params) s->copy_ins.set(StepKind::kFresh, param, fused);
   }
 }
 
 }  // namespace
 
-const StepFeature kFusedCast{.copies = add_fused_copies};
+const StepFeature kFusedCast{.narrow_copies = mark_fused_casts, .copies = add_fused_copies};
 
 }  // namespace weft

@@ -1,9 +1,13 @@
 #include "reducer/feature/in_place_slices/in_place_slices.h"
 
 #include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "core/context.h"
 #include "reducer/bucket/dense_copy.h"
+#include "reducer/bucket/input_parts.h"
 #include "reducer/state.h"
 
 namespace weft {
@@ -18,46 +22,73 @@ bool only_reduced(const ReducerState& s, const Slot& slot) {
          planned.gradients == planned.dtype && s.buckets->held(slot.bucket) == planned.dtype;
 }
 
-void copy_around_slice(ReducerState& s, const Arrival& arrival) {
-  if (s.holds_sum(arrival.param) || arrival.given.layout != nullptr) {
-    flatten(s, arrival, arrival.place, 1);
-  } else {
-    s.in_place_slices->copy_rest(s.comm->context().host(), arrival.place, arrival.param,
-                                 static_cast<const std::byte*>(arrival.given.data), arrival.step.stamp(),
-                                 s.buckets->streaming());
+class InPlaceSlices final : public InputParts {
+ public:
+  explicit InPlaceSlices(const ReducerState& state)
+      : s_(state), parts_(state.manifest.params.size()), params_(state.plan.buckets.size()) {}
+
+  // Finds the parts of a bucket's gradients that the collective of `slot` reads where they are.
+  void add(const Slot& slot);
+  bool any() const {
+    return std::any_of(params_.begin(), params_.end(), [](const auto& params) { return !params.empty(); });
   }
-  note_destination(s, arrival);
-}
+  // Any thread: the one that claimed the parameter, before it is counted.
+  bool has(uint64_t param) const { return parts_[param].count > 0; }
+  // Copies a gradient into its place, except for the part that stays in place. Threads: as has.
+  void copy_rest(const Buckets::Place& place, uint64_t param, const std::byte* gradient, uint32_t stamp);
 
-}  // namespace
+  void locate(uint32_t bucket, uint32_t stamp, InputSlices* slices) const override;
+  size_t most(uint32_t bucket) const override { return params_[bucket].size(); }
+  uint64_t memory_bytes() const override;
 
-std::unique_ptr<InPlaceSlices> InPlaceSlices::make(const ReducerState& s) {
-  // Weights scale the bucket's contents, and retained contributions are a copy of them.
-  if (!s.copy || !s.hook->plain() || s.retain || s.sharded || s.uneven) return nullptr;
-  std::unique_ptr<InPlaceSlices> made(new InPlaceSlices);
-  made->parts_.resize(s.manifest.params.size());
-  made->params_.resize(s.plan.buckets.size());
-  bool any = false;
-  for (const Slot& slot : s.schedule.slots) {
-    if (!slot.of_bucket() || !only_reduced(s, slot)) continue;
-    const Collectives::InPlaceSlice slice = s.comm->collectives().in_place_slice(slot.args);
-    const PlannedBucket& planned = s.plan.buckets[slot.bucket];
-    for (size_t i = 0; i < planned.params.size(); i++) {
-      const Buckets::Place& place = s.buckets->place(planned.params[i]);
-      const uint64_t begin = std::max(slice.first, planned.offsets[i]);
-      const uint64_t end = std::min(slice.first + slice.count, planned.offsets[i] + place.count);
-      if (!place.layout->dense() || begin >= end || (end - begin) * place.element_bytes < kLeastBytes)
-        continue;
-      made->parts_[planned.params[i]] = {begin - planned.offsets[i], end - begin};
-      made->params_[slot.bucket].push_back(planned.params[i]);
-      any = true;
+ private:
+  // Elements of a gradient that are not copied.
+  struct Part {
+    uint64_t first = 0;
+    uint64_t count = 0;
+    uint32_t stamp = 0;  // of the last step in which the part stayed in its gradient
+  };
+
+  const ReducerState& s_;
+  std::vector<Part> parts_;                    // by parameter
+  std::vector<std::vector<uint32_t>> params_;  // by bucket: the parameters with a part, in the bucket's order
+};
+
+class CopyAroundSlice final : public CopyIn {
+ public:
+  explicit CopyAroundSlice(InPlaceSlices* slices) : slices_(*slices) {}
+
+  void copy(ReducerState& s, const Arrival& arrival) override {
+    if (s.holds_sum(arrival.param) || arrival.given.layout != nullptr) {
+      flatten(s, arrival, arrival.place, 1);
+    } else {
+      slices_.copy_rest(arrival.place, arrival.param, static_cast<const std::byte*>(arrival.given.data),
+                        arrival.step.stamp());
     }
+    note_destination(s, arrival);
   }
-  return any ? std::move(made) : nullptr;
+
+ private:
+  InPlaceSlices& slices_;  // of the state
+};
+
+void InPlaceSlices::add(const Slot& slot) {
+  const Collectives::InPlaceSlice slice = s_.comm->collectives().in_place_slice(slot.args);
+  const PlannedBucket& planned = s_.plan.buckets[slot.bucket];
+  for (size_t i = 0; i < planned.params.size(); i++) {
+    const Buckets::Place& place = s_.buckets->place(planned.params[i]);
+    const uint64_t begin = std::max(slice.first, planned.offsets[i]);
+    const uint64_t end = std::min(slice.first + slice.count, planned.offsets[i] + place.count);
+    if (!place.layout->dense() || begin >= end || (end - begin) * place.element_bytes < kLeastBytes) continue;
+    parts_[planned.params[i]] = {begin - planned.offsets[i], end - begin};
+    params_[slot.bucket].push_back(planned.params[i]);
+  }
 }
 
-void InPlaceSlices::copy_rest(const DeviceOps& ops, const Buckets::Place& place, uint64_t param,
-                              const std::byte* gradient, uint32_t stamp, bool streaming) {
+void InPlaceSlices::copy_rest(const Buckets::Place& place, uint64_t param, const std::byte* gradient,
+                              uint32_t stamp) {
+  const DeviceOps& ops = s_.comm->context().host();
+  const bool streaming = s_.buckets->streaming();
   Part& part = parts_[param];
   const auto copy = [&](uint64_t first, uint64_t end) {
     if (first == end) return;
@@ -69,15 +100,14 @@ void InPlaceSlices::copy_rest(const DeviceOps& ops, const Buckets::Place& place,
   part.stamp = stamp;
 }
 
-void InPlaceSlices::locate(const ReducerState& s, uint32_t bucket, uint32_t stamp,
-                           InputSlices* slices) const {
+void InPlaceSlices::locate(uint32_t bucket, uint32_t stamp, InputSlices* slices) const {
   slices->parts.clear();
   for (const uint32_t param : params_[bucket]) {
     const Part& part = parts_[param];
     if (part.stamp != stamp) continue;
-    const uint64_t bytes = s.buckets->place(param).element_bytes;
+    const uint64_t bytes = s_.buckets->place(param).element_bytes;
     slices->parts.push_back(
-        {s.plan.offset_of[param] + part.first, part.count, s.gradients[param] + part.first * bytes});
+        {s_.plan.offset_of[param] + part.first, part.count, s_.gradients[param] + part.first * bytes});
   }
 }
 
@@ -88,15 +118,21 @@ uint64_t InPlaceSlices::memory_bytes() const {
   return bytes;
 }
 
-namespace {
-
 void add_slice_copies(ReducerState* s) {
-  if (!s->in_place_slices) return;
-  for (uint64_t i = 0; i < s->manifest.params.size(); i++) {
-    if (!s->in_place_slices->has(i)) continue;
-    s->copy_ins.set(StepKind::kSynchronised, i, copy_around_slice);
-    s->copy_ins.set(StepKind::kFused, i, copy_around_slice);
+  // Weights scale the bucket's contents, and retained contributions are a copy of them.
+  if (!s->copy || !s->hook->plain() || s->retain || s->sharded || s->uneven) return;
+  auto made = std::make_unique<InPlaceSlices>(*s);
+  for (const Slot& slot : s->schedule.slots) {
+    if (slot.of_bucket() && only_reduced(*s, slot)) made->add(slot);
   }
+  if (!made->any()) return;
+  CopyIn* const around = s->copy_ins.make<CopyAroundSlice>(made.get());
+  for (uint64_t i = 0; i < s->manifest.params.size(); i++) {
+    if (!made->has(i)) continue;
+    s->copy_ins.set(StepKind::kSynchronised, i, around);
+    s->copy_ins.set(StepKind::kFresh, i, around);
+  }
+  s->input_parts = std::move(made);
 }
 
 }  // namespace

@@ -9,22 +9,26 @@ namespace weft {
 namespace {
 
 // Without memory the step fails, because the other ranks count on it.
-void copy_entries(ReducerState& s, const Arrival& arrival) {
-  // In local steps the program adds up, and hands its sum over later.
-  if (arrival.step.local() && s.accumulation != WEFT_ACCUMULATION_REDUCER) return;
-  const weft_sparse* const entries = arrival.given.entries;
-  SparseGradient& gradient = *s.sparse->of(arrival.param);
-  Status taken = entries != nullptr ? gradient.put(*entries, s.holds_sum(arrival.param)) : Status();
-  if (taken.ok()) taken = gradient.complete(s.comm->context().host());
-  if (!taken.ok()) fail_arrival(s, arrival.param, taken);
-}
+class SparseCopy final : public CopyIn {
+ public:
+  void copy(ReducerState& s, const Arrival& arrival) override {
+    // In local steps the program adds up, and hands its sum over later.
+    if (arrival.step.local() && s.accumulation != WEFT_ACCUMULATION_REDUCER) return;
+    const weft_sparse* const entries = arrival.given.entries;
+    SparseGradient& gradient = *s.sparse->of(arrival.param);
+    Status taken = entries != nullptr ? gradient.put(*entries, s.holds_sum(arrival.param)) : Status();
+    if (taken.ok()) taken = gradient.complete(s.comm->context().host());
+    if (!taken.ok()) fail_arrival(s, arrival.param, taken);
+  }
+};
 
 }  // namespace
 
 void add_sparse_copies(ReducerState* s) {
   if (!s->sparse) return;
+  CopyIn* const entries = s->copy_ins.make<SparseCopy>();
   for (uint64_t i = 0; i < s->manifest.params.size(); i++) {
-    if (s->manifest.params[i].sparse()) s->copy_ins.set_all(i, copy_entries);
+    if (s->manifest.params[i].sparse()) s->copy_ins.set_all(i, entries);
   }
 }
 

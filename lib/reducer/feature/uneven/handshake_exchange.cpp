@@ -23,7 +23,7 @@ class HandshakeExchange final : public StepExchange {
   Status completed(StepContext& step) override {
     const Status judged = decide_handshake(records_, s_.comm->rank(), s_.rules, &step.handshake);
     step.opened = judged.ok() && step.handshake.outcome == StepOutcome::kReduce;
-    if (step.opened && s_.weighting) s_.weighting->know(step.stamp, step.handshake.factor);
+    if (step.opened && s_.copy_factor) s_.copy_factor->know(step.stamp, step.handshake.factor);
     step.fixed = step.begun.fixed && step.handshake.fixed;
     return judged;
   }

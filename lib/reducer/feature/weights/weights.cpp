@@ -1,0 +1,41 @@
+#include "reducer/feature/weights/weights.h"
+
+#include "core/context.h"
+#include "reducer/bucket/dense_copy.h"
+#include "reducer/state.h"
+
+namespace weft {
+namespace {
+
+class WeighedCopy final : public CopyIn {
+ public:
+  void copy(ReducerState& s, const Arrival& arrival) override {
+    const double scale =
+        s.holds_sum(arrival.param) ? 1 : s.copy_factor->take(arrival.param, arrival.step.stamp());
+    flatten(s, arrival, arrival.place, scale);
+    note_destination(s, arrival);
+  }
+};
+
+bool may_multiply(const ReducerState& s, uint32_t bucket) {
+  const PlannedBucket& planned = s.plan.buckets[bucket];
+  return !planned.sparse && !planned.on_device() && planned.gradients == planned.dtype &&
+         s.buckets->held(bucket) == planned.dtype;
+}
+
+void add_weighed_copies(ReducerState* s) {
+  if (!s->copy || s->retain || s->rules.divide_by != WEFT_DIVIDE_WEIGHTS) return;
+  s->copy_factor = std::make_unique<CopyFactor>(s->manifest.params.size());
+  CopyIn* const weighed = s->copy_ins.make<WeighedCopy>();
+  for (uint32_t b = 0; b < s->plan.buckets.size(); b++) {
+    if (!may_multiply(*s, b)) continue;
+    for (const uint32_t param : s->plan.buckets[b].params)
+      s->copy_ins.set(StepKind::kSynchronised, param, weighed);
+  }
+}
+
+}  // namespace
+
+const StepFeature kWeights{.copies = add_weighed_copies};
+
+}  // namespace weft
