@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+"""Copies the project without some features of the reducer: their folders, and their lines in features.cpp and meson.build.
+
+The rest must compile and pass its tests. `.ci/run without` tries it.
+"""
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def copy_tracked(target):
+    names = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-z"], stdout=subprocess.PIPE, check=True).stdout
+    shutil.rmtree(target, ignore_errors=True)
+    for name in filter(None, names.decode().split("\0")):
+        if not (ROOT / name).exists():
+            continue  # deleted, and not committed
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, target / name, follow_symlinks=False)
+
+
+def delete(target, feature):
+    """Deletes a feature's folder and the lines that name it."""
+    reducer = target / "lib" / "reducer"
+    folder = reducer / "feature" / feature
+    constants = set()
+    for header in folder.glob("*.h"):
+        constants |= set(re.findall(r"^extern const StepFeature (\w+);", header.read_text(), re.M))
+    if len(constants) != 1:
+        raise SystemExit(f"{folder} declares {len(constants)} constants of type StepFeature, expected 1")
+    shutil.rmtree(folder)
+    features = reducer / "features.cpp"
+    lines = [line for line in features.read_text().splitlines(keepends=True) if f'"reducer/feature/{feature}/' not in line]
+    text, found = re.subn(rf"&{constants.pop()},[ ]?", "", "".join(lines))
+    if found != 1:
+        raise SystemExit(f"features.cpp lists {feature} {found} times, expected once")
+    features.write_text(text)
+    build = reducer / "meson.build"
+    build.write_text(re.sub(rf"'feature/{feature}/\w+\.cpp',?\s*", "", build.read_text()))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("target", type=Path, help="folder of the copy; replaced if it exists")
+    parser.add_argument("features", nargs="+", help="names of folders in lib/reducer/feature")
+    arguments = parser.parse_args()
+    copy_tracked(arguments.target)
+    for feature in arguments.features:
+        delete(arguments.target, feature)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
