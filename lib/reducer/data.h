@@ -1,4 +1,4 @@
-// What the calls of one reducer share. The functions that implement the calls take it as their first
+// The data that the calls of one reducer share. The functions that implement the calls take it as their first
 // argument; Reducer owns it.
 #pragma once
 

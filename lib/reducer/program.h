@@ -1,5 +1,5 @@
-// What depends on the plan and the communicator: builds it, agrees on it with the other ranks, and replaces
-// it. Threads: one thread at a time, between steps.
+// The objects that depend on the plan and the communicator: builds them, agrees on them with the other ranks,
+// and replaces it. Threads: one thread at a time, between steps.
 #pragma once
 
 #include <functional>

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "reducer/calls/read.h"
+#include "reducer/program_report.h"
 
 namespace weft {
 namespace {
@@ -288,6 +289,7 @@ std::string report_json(const ReducerData& r) {
     buckets.push_back(
         bucket_json(s.plan.buckets[b], reduced_bytes(s, b), times_of(r, b), r.program.start.begin_ns));
   }
+  json["program"] = program_json(s);
   Json& memory = json["memory"] = Json::object();
   for (const auto& [what, bytes] : memory_parts(r)) memory[what] = bytes;
   // Allocated only during a re-plan.

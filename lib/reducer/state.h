@@ -41,7 +41,7 @@ namespace weft {
 
 class GatherStaging;
 
-// What the program chose. Equal on all ranks, except the callback.
+// The choices of the program. Equal on all ranks, except the callback.
 struct ReducerSettings {
   uint64_t flags = 0;      // WEFT_REDUCER_*; the booleans below repeat some of them
   bool copy = true;        // WEFT_GRADIENT_COPY
@@ -63,7 +63,7 @@ struct ReducerSettings {
   void* on_bucket_user_data = nullptr;
 };
 
-// What outlives a plan and a communicator.
+// The objects that outlive a plan and a communicator.
 struct ReducerDurable {
   std::shared_ptr<Hook> hook;
   std::shared_ptr<Lane> hook_lane;  // the lane of the hook's own communicator; null if the hook has none

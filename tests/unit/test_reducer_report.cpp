@@ -251,6 +251,30 @@ TEST_CASE("a pattern that never changed is reported as static, and one that did 
   }));
 }
 
+TEST_CASE("the report names what a step does, and nothing of features that are not in use") {
+  const Model model({{"one", {2}}, {"two", {3}}});
+  check(run_threads(2, [&](Rank& self) {
+    std::unique_ptr<Reducer> plain, uneven;
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &plain), "create");
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &uneven,
+                             {.flags = WEFT_REDUCER_ABSENT | WEFT_REDUCER_UNEVEN | WEFT_REDUCER_RETAIN}),
+                "create");
+    if (!plain || !uneven) return;
+    Json program = Json::parse(plain->report())["program"];
+    self.expect(program["collectives"] == Json{"bucket 0: all_reduce"}, program.dump());
+    Json& bucket = program["buckets"][0];
+    self.expect(bucket["copy"] == Json{"copy"}, program.dump());
+    self.expect(bucket["prepare"] == Json{"clear absent parameters"}, program.dump());  // WEFT_BEGIN_FIXED
+    self.expect(bucket["return"] == Json{"return"}, program.dump());
+    program = Json::parse(uneven->report())["program"];
+    self.expect(program["collectives"] ==
+                    Json{"handshake: all_gather", "absent parameters: all_reduce", "bucket 0: all_reduce"},
+                program.dump());
+    self.expect(program["buckets"][0]["prepare"] == Json{"clear absent parameters", "retain"},
+                program.dump());
+  }));
+}
+
 TEST_CASE("the report lists every byte, of which all but 2 % are gradients") {
   const Model model = layers();
   for (const int32_t mode : {WEFT_GRADIENT_COPY, WEFT_GRADIENT_VIEW}) {

@@ -28,6 +28,7 @@ class BucketWork {
   BucketWork(const BucketWork&) = delete;
   BucketWork& operator=(const BucketWork&) = delete;
 
+  virtual const char* name() const = 0;  // for the report
   // Called before the first piece.
   virtual void begin(const StepContext& /*step*/, uint32_t /*bucket*/) {}
   // Does one bounded piece. Fails the communicator if that is not possible, and returns kWaiting.

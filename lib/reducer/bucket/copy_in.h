@@ -42,6 +42,7 @@ class CopyIn {
   CopyIn(const CopyIn&) = delete;
   CopyIn& operator=(const CopyIn&) = delete;
 
+  virtual const char* name() const = 0;  // for the report
   // May throw std::bad_alloc. Other errors fail the communicator.
   virtual void copy(ReducerState& state, const Arrival& arrival) = 0;
 };

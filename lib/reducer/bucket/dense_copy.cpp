@@ -9,11 +9,13 @@ namespace {
 // The program hands over the gradient's sum later, or has it in the view.
 class NoCopy final : public CopyIn {
  public:
+  const char* name() const override { return "none"; }
   void copy(ReducerState& /*s*/, const Arrival& /*arrival*/) override {}
 };
 
 class DenseCopy final : public CopyIn {
  public:
+  const char* name() const override { return "copy"; }
   void copy(ReducerState& s, const Arrival& arrival) override {
     flatten(s, arrival, arrival.place, 1);
     note_destination(s, arrival);
@@ -23,6 +25,7 @@ class DenseCopy final : public CopyIn {
 // In view mode only a gradient outside its view is copied.
 class StrayCopy final : public CopyIn {
  public:
+  const char* name() const override { return "copy unless in its view"; }
   void copy(ReducerState& s, const Arrival& arrival) override {
     const void* const data = arrival.given.data;
     if (data != nullptr && data != arrival.place.memory) flatten(s, arrival, arrival.place, 1);

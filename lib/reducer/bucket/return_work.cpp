@@ -15,6 +15,7 @@ class RestoreWork final : public BucketWork {
  public:
   explicit RestoreWork(const ReducerState& state) : s_(state) {}
 
+  const char* name() const override { return "convert back"; }
   void begin(const StepContext& /*step*/, uint32_t /*bucket*/) override { restored_ = 0; }
   Progress piece(StepContext& step, uint32_t bucket) override {
     const PlannedBucket& planned = s_.plan.buckets[bucket];
@@ -37,6 +38,7 @@ class ReturnWork final : public BucketWork {
  public:
   explicit ReturnWork(const ReducerState& state) : s_(state) {}
 
+  const char* name() const override { return "return"; }
   void begin(const StepContext& /*step*/, uint32_t /*bucket*/) override {
     param_ = 0;
     element_ = 0;

@@ -19,6 +19,7 @@ class StepExchange {
   StepExchange(const StepExchange&) = delete;
   StepExchange& operator=(const StepExchange&) = delete;
 
+  virtual const char* name() const = 0;  // for the report
   virtual void prepare() {}
   // Called when the step starts, with the conclusions of a step in which no exchange finds otherwise.
   virtual void start(StepContext& /*step*/) {}

@@ -13,6 +13,7 @@ class AbsentMap final : public StepExchange {
   explicit AbsentMap(const ReducerState& state)
       : presence_(*state.presence), buckets_(static_cast<uint32_t>(state.plan.buckets.size())) {}
 
+  const char* name() const override { return "absent parameters"; }
   bool ready(const StepContext& step) const override { return step.launched == buckets_; }
   // Where all ranks declared their absent parameters fixed, each knows the map.
   bool left_out(const StepContext& step) const override { return step.fixed; }

@@ -13,6 +13,7 @@ class AbsentWork final : public BucketWork {
  public:
   explicit AbsentWork(const ReducerState& state) : s_(state) {}
 
+  const char* name() const override { return "clear absent parameters"; }
   Progress piece(StepContext& step, uint32_t bucket) override {
     const std::vector<uint32_t>& params = s_.plan.buckets[bucket].params;
     const auto absent = [&](uint32_t param) { return s_.presence->absent(param, step.stamp); };

@@ -13,6 +13,7 @@ class ConvertWork final : public BucketWork {
  public:
   explicit ConvertWork(const ReducerState& state) : s_(state) {}
 
+  const char* name() const override { return "scale and convert"; }
   void begin(const StepContext& /*step*/, uint32_t /*bucket*/) override { at_ = 0; }
   Progress piece(StepContext& step, uint32_t bucket) override {
     const HookedBucket& hooked = s_.schedule.buckets[bucket];

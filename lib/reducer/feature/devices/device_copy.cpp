@@ -10,6 +10,7 @@ namespace {
 // Adds the gradient of a local step, unless the program adds up.
 class DeviceSum final : public CopyIn {
  public:
+  const char* name() const override { return "add on the device"; }
   void copy(ReducerState& s, const Arrival& arrival) override {
     if (!s.copy || s.accumulation != WEFT_ACCUMULATION_REDUCER) return;
     const Buckets::Place& place = arrival.place;
@@ -27,6 +28,7 @@ class DeviceSum final : public CopyIn {
 // The step fetches the gradient.
 class DeviceNote final : public CopyIn {
  public:
+  const char* name() const override { return "note the address"; }
   void copy(ReducerState& s, const Arrival& arrival) override {
     s.gradients[arrival.param] = static_cast<std::byte*>(arrival.given.data);
     s.devices->take(arrival.param, arrival.step.stamp());

@@ -13,6 +13,7 @@ class DeviceReturnWork final : public BucketWork {
  public:
   explicit DeviceReturnWork(const ReducerState& state) : s_(state) {}
 
+  const char* name() const override { return "return to the device"; }
   void begin(const StepContext& /*step*/, uint32_t /*bucket*/) override { returning_ = false; }
   Progress piece(StepContext& step, uint32_t bucket) override {
     Status status;

@@ -11,6 +11,7 @@ class FetchWork final : public BucketWork {
  public:
   explicit FetchWork(const ReducerState& state) : s_(state) {}
 
+  const char* name() const override { return "fetch from the device"; }
   void begin(const StepContext& step, uint32_t bucket) override {
     at_ = At::kAwaited;
     bucket_ = bucket;

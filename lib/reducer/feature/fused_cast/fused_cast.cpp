@@ -17,6 +17,7 @@ bool copies_can_cast(const ReducerState& s, const Slot& slot) {
 
 class FusedCopy final : public CopyIn {
  public:
+  const char* name() const override { return "copy and narrow"; }
   void copy(ReducerState& s, const Arrival& arrival) override {
     const Buckets::Place to = place_in(s, arrival.param, true);
     flatten(s, arrival, to, s.schedule.buckets[to.bucket].cast_to ? 1.0 / s.fresh_divisor : 1);

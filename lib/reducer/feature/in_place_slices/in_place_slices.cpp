@@ -58,6 +58,7 @@ class CopyAroundSlice final : public CopyIn {
  public:
   explicit CopyAroundSlice(InPlaceSlices* slices) : slices_(*slices) {}
 
+  const char* name() const override { return "copy around in-place slice"; }
   void copy(ReducerState& s, const Arrival& arrival) override {
     if (s.holds_sum(arrival.param) || arrival.given.layout != nullptr) {
       flatten(s, arrival, arrival.place, 1);

@@ -82,6 +82,8 @@ class DeviceMeasureWork final : public BucketWork {
  public:
   explicit DeviceMeasureWork(const ReducerState& state) : s_(state) {}
 
+  const char* name() const override { return "measure norms on the device"; }
+  const char* name() const override { return "measure norms"; }
   void begin(const StepContext& /*step*/, uint32_t /*bucket*/) override { measuring_ = false; }
   Progress piece(StepContext& step, uint32_t bucket) override {
     Status status;

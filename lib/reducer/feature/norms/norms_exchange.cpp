@@ -14,6 +14,7 @@ class SumOfNorms final : public StepExchange {
   explicit SumOfNorms(const ReducerState& state)
       : norms_(*state.norms), buckets_(static_cast<uint32_t>(state.plan.buckets.size())) {}
 
+  const char* name() const override { return "norms"; }
   bool ready(const StepContext& step) const override { return step.reviewed == buckets_; }
   void fill(StepContext& /*step*/, CollectiveArgs* args) override {
     args->src = args->dst = reinterpret_cast<std::byte*>(norms_.sums().data());
@@ -31,6 +32,7 @@ class FinishExchange final : public StepExchange {
   explicit FinishExchange(const ReducerState& state)
       : norms_(*state.norms), requests_(static_cast<size_t>(state.comm->size())) {}
 
+  const char* name() const override { return "requests of finish"; }
   void prepare() override { norms_.prepare(); }
   bool ready(const StepContext& /*step*/) const override { return norms_.request() != nullptr; }
   void fill(StepContext& /*step*/, CollectiveArgs* args) override {

@@ -18,6 +18,7 @@ class CompareExchange final : public StepExchange {
   explicit CompareExchange(const ReducerState& state)
       : pre_step_(*state.pre_step), digests_(static_cast<size_t>(state.comm->size())) {}
 
+  const char* name() const override { return "comparison of values"; }
   void start(StepContext& step) override { step.compared = left_out(step); }
   bool ready(const StepContext& step) const override { return step.opened; }
   bool left_out(const StepContext& step) const override { return !pre_step_.compares(step.begun.number); }
@@ -47,6 +48,7 @@ class CompareExchange final : public StepExchange {
 
 class BuffersExchange final : public StepExchange {
  public:
+  const char* name() const override { return "buffers"; }
   BuffersExchange(const ReducerState& state, size_t chunk) : s_(state), chunk_(chunk) {}
 
   bool ready(const StepContext& step) const override { return step.opened && step.compared; }

@@ -12,6 +12,7 @@ class RetainWork final : public BucketWork {
  public:
   explicit RetainWork(const ReducerState& state) : s_(state) {}
 
+  const char* name() const override { return "retain"; }
   void begin(const StepContext& /*step*/, uint32_t /*bucket*/) override { bytes_ = 0; }
   Progress piece(StepContext& step, uint32_t bucket) override {
     const uint64_t all = s_.plan.buckets[bucket].count * dtype_size(s_.buckets->held(bucket));

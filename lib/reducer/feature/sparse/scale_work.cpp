@@ -13,6 +13,7 @@ class ScaleWork final : public BucketWork {
  public:
   explicit ScaleWork(const ReducerState& state) : s_(state) {}
 
+  const char* name() const override { return "scale entries"; }
   void begin(const StepContext& /*step*/, uint32_t /*bucket*/) override { scaled_ = 0; }
   Progress piece(StepContext& step, uint32_t bucket) override {
     const bool left_alone = s_.copy && step.discarded;

@@ -11,6 +11,7 @@ namespace {
 // Without memory the step fails, because the other ranks count on it.
 class SparseCopy final : public CopyIn {
  public:
+  const char* name() const override { return "take entries"; }
   void copy(ReducerState& s, const Arrival& arrival) override {
     // In local steps the program adds up, and hands its sum over later.
     if (arrival.step.local() && s.accumulation != WEFT_ACCUMULATION_REDUCER) return;

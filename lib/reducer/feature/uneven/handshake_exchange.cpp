@@ -14,6 +14,7 @@ class HandshakeExchange final : public StepExchange {
   explicit HandshakeExchange(const ReducerState& state)
       : s_(state), records_(static_cast<size_t>(state.comm->size())) {}
 
+  const char* name() const override { return "handshake"; }
   void start(StepContext& step) override { step.opened = step.fixed = false; }
   bool ready(const StepContext& /*step*/) const override { return true; }
   void fill(StepContext& step, CollectiveArgs* args) override {

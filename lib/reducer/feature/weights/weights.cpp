@@ -9,6 +9,7 @@ namespace {
 
 class WeighedCopy final : public CopyIn {
  public:
+  const char* name() const override { return "copy times weight"; }
   void copy(ReducerState& s, const Arrival& arrival) override {
     const double scale =
         s.holds_sum(arrival.param) ? 1 : s.copy_factor->take(arrival.param, arrival.step.stamp());
