@@ -26,6 +26,7 @@ class MeasureWork final : public BucketWork {
     if (any) rounded_.resize(kRoundedElements * sizeof(uint16_t));
   }
 
+  const char* name() const override { return "measure norms"; }
   void begin(const StepContext& /*step*/, uint32_t /*bucket*/) override {
     param_ = 0;
     element_ = 0;
@@ -83,7 +84,6 @@ class DeviceMeasureWork final : public BucketWork {
   explicit DeviceMeasureWork(const ReducerState& state) : s_(state) {}
 
   const char* name() const override { return "measure norms on the device"; }
-  const char* name() const override { return "measure norms"; }
   void begin(const StepContext& /*step*/, uint32_t /*bucket*/) override { measuring_ = false; }
   Progress piece(StepContext& step, uint32_t bucket) override {
     Status status;
