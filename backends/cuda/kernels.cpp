@@ -15,12 +15,6 @@ uint64_t shares(uint64_t count, uint64_t share) {
   return (count + share - 1) / share;
 }
 
-Status check_block(uint32_t block) {
-  if (block > 0 && block % 16 == 0) return {};
-  return Status::error(Code::kArg, cat("a block of quantized gradients has ", block,
-                                       " values, expected a positive multiple of 16"));
-}
-
 }  // namespace
 
 Kernels::~Kernels() {
@@ -58,9 +52,8 @@ Status Kernels::load_on(int device) {
 }
 
 Status Kernels::load_locked() {
-  constexpr const char* kNames[kCount] = {
-      "weft_copy_pieces", "weft_accumulate_pieces", "weft_fold",     "weft_quantize",       "weft_dequantize",
-      "weft_squares",     "weft_squares_total",     "weft_low_rank", "weft_orthonormalize", "weft_select"};
+  constexpr const char* kNames[kCount] = {"weft_copy_pieces", "weft_accumulate_pieces", "weft_fold",
+                                          "weft_squares", "weft_squares_total"};
   if (loaded_) return {};
   const Functions& call = library_.call;
   if (code_ == nullptr) {
@@ -126,46 +119,12 @@ Status Kernels::fold(DeviceStream stream, const FoldKernelArgs& args) {
   return launch(kFold, stream, shares(parts.count, kFoldElementsPerBlock), parts);
 }
 
-Status Kernels::quantize(DeviceStream stream, const QuantizeArgs& args) {
-  WEFT_TRY(check_block(args.block));
-  return launch(kQuantize, stream, shares(shares(args.count, args.block), kKernelGroups), args);
-}
-
-Status Kernels::dequantize(DeviceStream stream, const DequantizeArgs& args) {
-  WEFT_TRY(check_block(args.block));
-  return launch(kDequantize, stream, shares(shares(args.count, args.block), kKernelGroups), args);
-}
-
 Status Kernels::squares(DeviceStream stream, const SquaresKernelArgs& args) {
   if (!is_float(static_cast<Dtype>(args.dtype)))
     return Status::error(Code::kArg, cat("cannot sum squares of ", name(static_cast<Dtype>(args.dtype)),
                                          " values on a CUDA device: a floating-point dtype is needed"));
   WEFT_TRY(launch(kSquares, stream, shares(shares(args.count, kSquaresRange), kKernelGroups), args));
   return launch(kSquaresTotal, stream, 1, args);
-}
-
-Status Kernels::low_rank(DeviceStream stream, const LowRankArgs& args) {
-  if (args.rows == 0 || args.columns == 0 || args.rank == 0)
-    return Status::error(Code::kArg, cat("a low-rank product has ", args.rows, " rows, ", args.columns,
-                                         " columns and rank ", args.rank, ", expected at least 1 of each"));
-  return launch(kLowRank, stream, low_rank_blocks(args), args);
-}
-
-Status Kernels::orthonormalize(DeviceStream stream, const OrthonormalArgs& args) {
-  return launch(kOrthonormalize, stream, args.batch, args);
-}
-
-Status Kernels::select(DeviceStream stream, const SelectArgs& args) {
-  if (args.count >= kNoPlace || args.take > args.count || args.take > args.room) {
-    return Status::error(
-        Code::kArg, cat("cannot select ", args.take, " of ", args.count, " values with room for ", args.room,
-                        ", allowed: up to the values and the room, and less than ", kNoPlace, " values"));
-  }
-  for (int i = 0; i < kSelectPasses; i++) {
-    const auto pass = static_cast<SelectPass>(i);
-    WEFT_TRY(launch(kSelect, stream, select_blocks(args, pass), SelectLaunch{args, pass}));
-  }
-  return {};
 }
 
 }  // namespace weft::cuda

@@ -27,27 +27,10 @@ class Kernels {
   Status copy_pieces(DeviceStream stream, const CopyPiecesArgs& args);
   Status accumulate_pieces(DeviceStream stream, const CopyPiecesArgs& args);
   Status fold(DeviceStream stream, const FoldKernelArgs& args);
-  Status quantize(DeviceStream stream, const QuantizeArgs& args);
-  Status dequantize(DeviceStream stream, const DequantizeArgs& args);
   Status squares(DeviceStream stream, const SquaresKernelArgs& args);
-  Status low_rank(DeviceStream stream, const LowRankArgs& args);
-  Status orthonormalize(DeviceStream stream, const OrthonormalArgs& args);
-  Status select(DeviceStream stream, const SelectArgs& args);
 
  private:
-  enum Name {
-    kCopyPieces,
-    kAccumulatePieces,
-    kFold,
-    kQuantize,
-    kDequantize,
-    kSquares,
-    kSquaresTotal,
-    kLowRank,
-    kOrthonormalize,
-    kSelect,
-    kCount
-  };
+  enum Name { kCopyPieces, kAccumulatePieces, kFold, kSquares, kSquaresTotal, kCount };
   Status load();
   Status load_locked();
   template <class Args>

@@ -263,41 +263,9 @@ Status Runtime::fold(int device, DeviceStream stream, const FoldKernelArgs& args
   return kernels_.fold(stream, args);
 }
 
-Status Runtime::quantize(int device, DeviceStream stream, const QuantizeArgs& args) {
-  const Scope scope(*this, device);
-  return kernels_.quantize(stream, args);
-}
-
-Status Runtime::dequantize(int device, DeviceStream stream, const DequantizeArgs& args) {
-  const Scope scope(*this, device);
-  return kernels_.dequantize(stream, args);
-}
-
 Status Runtime::squares(int device, DeviceStream stream, const SquaresKernelArgs& args) {
   const Scope scope(*this, device);
   return kernels_.squares(stream, args);
-}
-
-Status Runtime::low_rank(int device, DeviceStream stream, const LowRankArgs& args) {
-  const Scope scope(*this, device);
-  return kernels_.low_rank(stream, args);
-}
-
-Status Runtime::low_rank_fast(int device, DeviceStream stream, const LowRankArgs& args) {
-  const bool factor = args.product == LowRank::kLeft || args.product == LowRank::kRight;
-  const Scope scope(*this, device);
-  if (!factor || !blas_.probe().ok()) return kernels_.low_rank(stream, args);
-  return blas_.multiply(device, stream, args);
-}
-
-Status Runtime::orthonormalize(int device, DeviceStream stream, const OrthonormalArgs& args) {
-  const Scope scope(*this, device);
-  return kernels_.orthonormalize(stream, args);
-}
-
-Status Runtime::select(int device, DeviceStream stream, const SelectArgs& args) {
-  const Scope scope(*this, device);
-  return kernels_.select(stream, args);
 }
 
 }  // namespace weft::cuda

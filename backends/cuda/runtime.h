@@ -6,7 +6,6 @@
 #include <mutex>
 #include <string>
 
-#include "blas.h"
 #include "core/accelerator.h"
 #include "kernels.h"
 #include "library.h"
@@ -50,13 +49,7 @@ class Runtime final : public Accelerator {
   Status copy_pieces(int device, DeviceStream stream, const CopyPiecesArgs& args) override;
   Status accumulate_pieces(int device, DeviceStream stream, const CopyPiecesArgs& args) override;
   Status fold(int device, DeviceStream stream, const FoldKernelArgs& args) override;
-  Status quantize(int device, DeviceStream stream, const QuantizeArgs& args) override;
-  Status dequantize(int device, DeviceStream stream, const DequantizeArgs& args) override;
   Status squares(int device, DeviceStream stream, const SquaresKernelArgs& args) override;
-  Status low_rank(int device, DeviceStream stream, const LowRankArgs& args) override;
-  Status low_rank_fast(int device, DeviceStream stream, const LowRankArgs& args) override;
-  Status orthonormalize(int device, DeviceStream stream, const OrthonormalArgs& args) override;
-  Status select(int device, DeviceStream stream, const SelectArgs& args) override;
 
  private:
   class Scope;
@@ -88,7 +81,6 @@ class Runtime final : public Accelerator {
   ProgramsDriver programs_driver_;
   Contexts contexts_{cuda_};
   Kernels kernels_{cuda_};
-  Blas blas_{cuda_};
 };
 
 }  // namespace weft::cuda

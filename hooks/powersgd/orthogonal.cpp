@@ -12,8 +12,9 @@ namespace {
 // Threshold for a column's norm after projection, relative to before: a smaller rest is rounding error.
 constexpr double kDependent = 1e-5;
 
-// Returns the dot product from partial sums, in the order in which a GPU's threads add
-// (kernels/cuda/orthonormal.h).
+constexpr uint32_t kDotPartial = 256;
+
+// Returns the dot product, as the sum of kDotPartial partial sums.
 double dot(const float* a, const float* b, uint64_t count) {
   double sums[kDotPartial] = {};
   for (uint64_t begin = 0; begin < count; begin += kDotPartial) {

@@ -102,15 +102,7 @@ class Accelerator {
   virtual Status copy_pieces(int device, DeviceStream stream, const CopyPiecesArgs& args) = 0;
   virtual Status accumulate_pieces(int device, DeviceStream stream, const CopyPiecesArgs& args) = 0;
   virtual Status fold(int device, DeviceStream stream, const FoldKernelArgs& args) = 0;
-  virtual Status quantize(int device, DeviceStream stream, const QuantizeArgs& args) = 0;
-  virtual Status dequantize(int device, DeviceStream stream, const DequantizeArgs& args) = 0;
   virtual Status squares(int device, DeviceStream stream, const SquaresKernelArgs& args) = 0;
-  virtual Status low_rank(int device, DeviceStream stream, const LowRankArgs& args) = 0;
-  // Computes the same products as low_rank with the vendor's library (cuBLAS on CUDA) where it is installed:
-  // faster, but in that library's summation order. The first call on a device takes long.
-  virtual Status low_rank_fast(int device, DeviceStream stream, const LowRankArgs& args) = 0;
-  virtual Status orthonormalize(int device, DeviceStream stream, const OrthonormalArgs& args) = 0;
-  virtual Status select(int device, DeviceStream stream, const SelectArgs& args) = 0;
 };
 
 // The symbol that an accelerator module exports.
@@ -119,7 +111,7 @@ struct AcceleratorModule {
   // library: the library file to load; empty: the installed one.
   std::shared_ptr<Accelerator> (*make)(const std::string& library);
 };
-inline constexpr uint32_t kAcceleratorModuleAbi = 7;
+inline constexpr uint32_t kAcceleratorModuleAbi = 8;
 inline constexpr const char* kAcceleratorModuleSymbol = "weft_accelerator_module";
 
 // A call whose buffers are on a device, ordered by a stream of the program (core/stream_gate.h).

@@ -6,7 +6,7 @@
 // - launch: host time for the launch of a bucket whose table exists
 // - staging: all_reduce of CUDA memory in a group of one, which copies down and up; compared with copies of
 //   as much pinned memory in both directions at once
-// - the other kernels: GB/s of f32 read
+// - squares: GB/s of f32 read
 //
 // Usage: gpu_bench [--quick] [--runtime LIBCUDART] MANIFEST.json ...
 //        gpu_bench --devices: only reports whether there is a GPU
@@ -220,64 +220,15 @@ void measure_staging(Gpu& gpu) {
   weft_context_destroy(&context);
 }
 
-void measure_kernels(Gpu& gpu) {
-  const uint64_t side = quick ? 256 : 4096, count = side * side, rank = 4;
-  float *values = gpu.device<float>(count), *scales = gpu.device<float>(count / 256);
-  float *left = gpu.device<float>(side * rank), *right = gpu.device<float>(side * rank);
+void measure_squares(Gpu& gpu) {
+  const uint64_t count = quick ? 1 << 16 : 1 << 24;
+  auto* const values = gpu.device<float>(count);
   need(cudaMemsetAsync(values, 0x3d, count * sizeof(float), gpu.stream));
-  need(cudaMemsetAsync(left, 0x3d, side * rank * sizeof(float), gpu.stream));
-  need(cudaMemsetAsync(right, 0x3d, side * rank * sizeof(float), gpu.stream));
-  const auto rate = [&](const char* name, const std::function<Status()>& work) {
-    const double time = gpu.time([&] { need(work()); });
-    line(name, sizeof(float) * static_cast<double>(count) / time / 1e9, "GB/s of f32");
-  };
-  cuda::Runtime& runtime = gpu.runtime;
-  QuantizeArgs codes;
-  codes.values = values;
-  codes.scales = scales;
-  codes.codes = gpu.device<std::byte>(count);
-  codes.count = count;
-  DequantizeArgs back;
-  back.scales = scales;
-  back.codes = codes.codes;
-  back.values = values;
-  back.count = count;
-  for (const BlockCode code : {BlockCode::kInt8, BlockCode::kE4m3, BlockCode::kSign}) {
-    constexpr const char* kNames[] = {"int8", "e4m3", "e5m2", "sign"};
-    const std::string name = kNames[static_cast<int>(code)];
-    codes.code = back.code = code;
-    rate(("quantize " + name).c_str(), [&] { return runtime.quantize(0, gpu.stream, codes); });
-    rate(("dequantize " + name).c_str(), [&] { return runtime.dequantize(0, gpu.stream, back); });
-  }
-  const SquaresKernelArgs squares{reinterpret_cast<const std::byte*>(values), count,
-                                  static_cast<uint8_t>(Dtype::kF32),
-                                  gpu.device<SquaresPart>(count / kSquaresRange), gpu.device<Squares>(1)};
-  rate("squares", [&] { return runtime.squares(0, gpu.stream, squares); });
-  SelectArgs select;
-  select.values = values;
-  select.count = count;
-  select.take = select.room = count / 100;
-  select.selected = gpu.device<Selected>(select.room);
-  select.scratch = gpu.device<uint32_t>(select_scratch(count));
-  rate("select 1 %", [&] { return runtime.select(0, gpu.stream, select); });
-  for (const LowRank product : {LowRank::kLeft, LowRank::kRight, LowRank::kMatrix, LowRank::kResidual}) {
-    constexpr const char* kNames[] = {"M Q", "M^T P", "P Q^T", "M - P Q^T"};
-    const LowRankArgs args{product, side, side, rank, values, left, right};
-    rate((std::string("low rank ") + kNames[static_cast<int>(product)] + ", rank 4").c_str(),
-         [&] { return runtime.low_rank(0, gpu.stream, args); });
-  }
-  for (const LowRank product : {LowRank::kLeft, LowRank::kRight}) {
-    const LowRankArgs args{product, side, side, rank, values, left, right};
-    rate(product == LowRank::kLeft ? "cuBLAS M Q, rank 4" : "cuBLAS M^T P, rank 4",
-         [&] { return runtime.low_rank_fast(0, gpu.stream, args); });
-  }
-  OrthonormalArgs columns;
-  columns.columns = left;
-  columns.rows = side;
-  columns.rank = rank;
-  columns.refill = true;
-  line("orthonormalize 4096 x 4",
-       gpu.time([&] { need(runtime.orthonormalize(0, gpu.stream, columns)); }) * 1e6, "us");
+  const SquaresKernelArgs args{reinterpret_cast<const std::byte*>(values), count,
+                               static_cast<uint8_t>(Dtype::kF32),
+                               gpu.device<SquaresPart>(count / kSquaresRange), gpu.device<Squares>(1)};
+  const double time = gpu.time([&] { need(gpu.runtime.squares(0, gpu.stream, args)); });
+  line("squares", sizeof(float) * static_cast<double>(count) / time / 1e9, "GB/s of f32");
 }
 
 }  // namespace
@@ -300,7 +251,7 @@ int main(int argc, char** argv) {
     Gpu gpu(file);
     for (const std::string& path : manifests) measure_model(gpu, path);
     measure_staging(gpu);
-    measure_kernels(gpu);
+    measure_squares(gpu);
   } catch (const std::exception& error) {
     fail(error.what());
   }

@@ -190,18 +190,9 @@ TEST_CASE("invalid launches are refused") {
   CHECK(device.runtime().fold(0, device.stream(), fold).code() == Code::kUnsupported);
   copy = {nullptr, 1, static_cast<uint8_t>(Dtype::kF64), static_cast<uint8_t>(Dtype::kF32), 1.0};
   CHECK(device.runtime().accumulate_pieces(0, device.stream(), copy).code() == Code::kArg);
-  QuantizeArgs codes;
-  codes.block = 24;
-  CHECK(device.runtime().quantize(0, device.stream(), codes).code() == Code::kArg);
   SquaresKernelArgs squares{};
   squares.dtype = static_cast<uint8_t>(Dtype::kI32);
   CHECK(device.runtime().squares(0, device.stream(), squares).code() == Code::kArg);
-  CHECK(device.runtime().low_rank(0, device.stream(), LowRankArgs()).code() == Code::kArg);
-  SelectArgs select;
-  select.count = 5;
-  select.take = 2;
-  select.room = 1;
-  CHECK(device.runtime().select(0, device.stream(), select).code() == Code::kArg);
 }
 
 TEST_CASE("Weft's own streams have the highest priority, so the program's streams do not delay them") {

@@ -46,13 +46,4 @@ WEFT_KERNEL_CODE void add_halves(const Block& block, T* shared, uint32_t width) 
   }
 }
 
-// Increments a counter. Threads of several blocks may do so at once.
-WEFT_KERNEL_CODE void count_one(uint32_t* counter) {
-#ifdef __CUDACC__
-  atomicAdd(counter, 1u);
-#else
-  (*counter)++;
-#endif
-}
-
 }  // namespace weft::cuda

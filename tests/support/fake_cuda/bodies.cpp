@@ -7,10 +7,6 @@
 #include "kernels.h"
 #include "kernels/cuda/copy.h"
 #include "kernels/cuda/fold.h"
-#include "kernels/cuda/low_rank.h"
-#include "kernels/cuda/orthonormal.h"
-#include "kernels/cuda/quantize.h"
-#include "kernels/cuda/select.h"
 #include "kernels/cuda/squares.h"
 #include "state.h"
 
@@ -91,28 +87,6 @@ void fold(uint32_t blocks, uint32_t threads, weft::FoldKernelArgs args) {
   run_grid(blocks, threads, [&](const weft::cuda::Place& at) { weft::cuda::fold(at, args); });
 }
 
-// Translates the addresses of QuantizeArgs and DequantizeArgs.
-template <class Args>
-bool place_codes(Args& args) {
-  const std::lock_guard lock(state().mutex);
-  const bool bits = args.code == weft::BlockCode::kSign;
-  return place(args.values, args.count) && place(args.scales, (args.count + args.block - 1) / args.block) &&
-         place(args.codes, bits ? (args.count + 7) / 8 : args.count);
-}
-
-void quantize(uint32_t blocks, uint32_t threads, weft::QuantizeArgs args) {
-  if (!place_codes(args)) return;
-  run_blocks<weft::cuda::QuantizeShared>(blocks, threads, [&](const weft::cuda::Block& block, auto& shared) {
-    weft::cuda::quantize(block, shared, args);
-  });
-}
-
-void dequantize(uint32_t blocks, uint32_t threads, weft::DequantizeArgs args) {
-  if (!place_codes(args)) return;
-  run_blocks<char>(blocks, threads,
-                   [&](const weft::cuda::Block& block, char&) { weft::cuda::dequantize(block, args); });
-}
-
 bool place_squares(weft::SquaresKernelArgs& args) {
   const std::lock_guard lock(state().mutex);
   return place(args.src, args.count * element_size(args.dtype)) &&
@@ -134,50 +108,6 @@ void squares_total(uint32_t blocks, uint32_t threads, weft::SquaresKernelArgs ar
   });
 }
 
-bool place_matrices(weft::LowRankArgs& args) {
-  const std::lock_guard lock(state().mutex);
-  uint64_t last = 0;
-  if (args.offsets != nullptr) {
-    if (!place(args.offsets, args.batch)) return false;
-    last = *std::max_element(args.offsets, args.offsets + args.batch);
-  }
-  return place(args.matrix, last + args.rows * args.columns) &&
-         place(args.left, args.batch * args.rows * args.rank) &&
-         place(args.right, args.batch * args.columns * args.rank) &&
-         (args.residual == nullptr || place(args.residual, args.batch * args.rows * args.columns));
-}
-
-void low_rank(uint32_t blocks, uint32_t threads, weft::LowRankArgs args) {
-  if (!place_matrices(args)) return;
-  run_blocks<weft::cuda::LeftShared>(blocks, threads, [&](const weft::cuda::Block& block, auto& shared) {
-    weft::cuda::low_rank(block, shared, args);
-  });
-}
-
-void orthonormalize(uint32_t blocks, uint32_t threads, weft::OrthonormalArgs args) {
-  {
-    const std::lock_guard lock(state().mutex);
-    if (!place(args.columns, args.batch * args.rows * args.rank)) return;
-  }
-  run_blocks<weft::cuda::OrthonormalShared>(
-      blocks, threads,
-      [&](const weft::cuda::Block& block, auto& shared) { weft::cuda::orthonormalize(block, shared, args); });
-}
-
-void select(uint32_t blocks, uint32_t threads, weft::SelectLaunch launch) {
-  weft::SelectArgs& args = launch.args;
-  {
-    const std::lock_guard lock(state().mutex);
-    if (!place(args.values, args.count) || !place(args.selected, args.room) ||
-        !place(args.scratch, weft::select_scratch(args.count))) {
-      return;
-    }
-  }
-  run_blocks<weft::cuda::SelectShared>(blocks, threads, [&](const weft::cuda::Block& block, auto& shared) {
-    weft::cuda::select(block, shared, args, launch.pass);
-  });
-}
-
 template <class Args, void (*kRun)(uint32_t, uint32_t, Args)>
 std::function<void()> prepare(uint32_t blocks, uint32_t threads, const void* given) {
   Args args;
@@ -189,13 +119,8 @@ constexpr Kernel kKernels[] = {
     {"weft_copy_pieces", prepare<weft::CopyPiecesArgs, copy_pieces>},
     {"weft_accumulate_pieces", prepare<weft::CopyPiecesArgs, accumulate_pieces>},
     {"weft_fold", prepare<weft::FoldKernelArgs, fold>},
-    {"weft_quantize", prepare<weft::QuantizeArgs, quantize>},
-    {"weft_dequantize", prepare<weft::DequantizeArgs, dequantize>},
     {"weft_squares", prepare<weft::SquaresKernelArgs, squares>},
     {"weft_squares_total", prepare<weft::SquaresKernelArgs, squares_total>},
-    {"weft_low_rank", prepare<weft::LowRankArgs, low_rank>},
-    {"weft_orthonormalize", prepare<weft::OrthonormalArgs, orthonormalize>},
-    {"weft_select", prepare<weft::SelectLaunch, select>},
 };
 
 }  // namespace
