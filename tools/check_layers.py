@@ -29,7 +29,6 @@ KNOWN = {
     "lib/reducer/step/hook_plan.cpp": ["reducer/feature/sparse/sparse.h"],
     "lib/reducer/step/schedule.cpp": ["reducer/feature/sparse/sparse.h"],
     "lib/reducer/step/schedule.h": ["reducer/feature/sharded/ownership.h"],
-    "lib/reducer/step/step.h": ["reducer/feature/devices/held_streams.h"],
 }
 LIB_FOLDERS = [folder.split("/")[1] + "/" for folder in LAYERS]
 LAYERS["lib/capi"] = LIB_FOLDERS + ["capi/", "bootstrap.h", "registry.h"]

@@ -20,12 +20,11 @@ Step::Step(std::shared_ptr<ReducerState> state)
       s_(*state_),
       engine_(s_.comm->context().engine()),
       clock_(s_.comm->context().clock()),
-      collectives_(s_, step_, buckets_, copy_mutex_),
-      streams_(s_.comm->context().gate()) {
+      streams_(s_.comm->context().gate()),
+      results_(s_, step_, buckets_, streams_),
+      collectives_(s_, step_, buckets_, results_.writing()) {
   step_.buckets.resize(bucket_count());
   pending_.reserve(bucket_count());
-  results_.reserve(bucket_count());
-  late_.reserve(bucket_count());
   std::vector<size_t> counts(bucket_count());
   for (const Slot& slot : s_.schedule.slots) {
     const Comm& comm = slot.own ? *s_.hook->comm() : *s_.comm;
@@ -62,9 +61,9 @@ Poll Step::poll() {
   advanced |= launch();
   advanced |= collectives_.submit(request_deadline());
   advanced |= give_back();
-  const bool all_done = done_ == bucket_count() && collectives_.over();
+  const bool all_done = results_.complete() && collectives_.over();
   if (step_.handshake.outcome == StepOutcome::kExhausted) {
-    report_rest(Code::kState);
+    results_.report_rest(Code::kState);
   }
   if (all_done || step_.handshake.outcome != StepOutcome::kReduce) {
     end();
@@ -88,17 +87,14 @@ void Step::start(uint32_t stamp) {
   active_ = true;
   step_.start(stamp, s_.comm->size());
   for (const auto& exchange : s_.exchanges) exchange->start(step_);
-  done_ = skipped_ = reported_up_to_ = 0;
-  result_ = late_at_ = 0;
-  preparing_ = returning_ = {};
-  results_.clear();
-  late_.clear();
-  decided_ = false;
+  skipped_ = 0;
+  preparing_.start();
+  results_.start();
   collectives_.start();
   s_.lane->share_waits(&waits());
   applied_deadline_ns_ = UINT64_MAX;
   given_up_ns_ = 0;
-  first_launch_ns_ = last_done_ns_ = 0;
+  first_launch_ns_ = 0;
   for (BucketRun& bucket : buckets_) bucket.start();
 }
 
@@ -108,11 +104,13 @@ Poll Step::give_up() {
   if (s_.hook_lane && !s_.hook->comm()->failed()) s_.hook->comm()->fail(s_.comm->failure().with_ranks({}));
   if (!stages_ended()) return Poll::kWaiting;
   if (!collectives_.settled()) return Poll::kWaiting;
-  if (s_.comm->dumping() || !quiet()) return Poll::kWaiting;
+  if (s_.comm->dumping()) return Poll::kWaiting;
+  // The work on the next bucket may still access it.
+  if (preparing_.current() != nullptr && !preparing_.current()->quiet()) return Poll::kWaiting;
   // Buckets with a result are copied back completely, so that no gradient is left half written.
   if (give_back()) return Poll::kAdvanced;
   if (device_waits_) return Poll::kWaiting;
-  report_rest(s_.comm->failure().code());
+  results_.report_rest(s_.comm->failure().code());
   end();
   return Poll::kParked;
 }
@@ -144,19 +142,11 @@ bool Step::launch() {
       !s_.readiness->full(step_.launched))
     return false;
   const uint32_t b = step_.launched;
-  switch (works_on(s_.works.prepare[b], b, &preparing_)) {
-    case Progress::kMore:
-      return true;
-    case Progress::kWaiting:
-      device_waits_ = true;
-      return false;
-    case Progress::kDone:
-      break;
-  }
-  preparing_ = {};
+  const Progress prepared = preparing_.go_on(s_.works.prepare[b], step_, b);
+  if (prepared != Progress::kDone) return worked(prepared);
   step_.launched++;
   if (step_.buckets[b].skipped) {
-    results_.push_back(b);
+    results_.add(b);
     skipped_++;
     return true;
   }
@@ -168,23 +158,6 @@ bool Step::launch() {
   view.divisor = collectives_.divisor(s_.hook_lane != nullptr);
   run_stage(b, step_.begun.zeros && (step_.begun.record.flags & HandshakeRecord::kData) == 0);
   return true;
-}
-
-// Does the next piece of a bucket's works. A bucket that turns out to be skipped needs no others.
-Progress Step::works_on(const std::vector<BucketWork*>& works, uint32_t bucket, WorkRun* run) {
-  for (; run->done < works.size(); run->done++) {
-    if (!std::exchange(run->begun, true)) works[run->done]->begin(step_, bucket);
-    const Progress progress = works[run->done]->piece(step_, bucket);
-    if (progress != Progress::kDone) return progress;
-    run->begun = false;
-    if (run == &preparing_ && step_.buckets[bucket].skipped) break;
-  }
-  return Progress::kDone;
-}
-
-// True when the work on the next bucket no longer accesses it. Called after a failure.
-bool Step::quiet() {
-  return !preparing_.begun || s_.works.prepare[step_.launched][preparing_.done]->quiet();
 }
 
 bool Step::bring_rest(Deadline deadline) {
@@ -205,6 +178,12 @@ void Step::hold(const DeviceCall& call, uint32_t stamp, uint32_t bucket) {
   } else if (bucket != HeldStreams::kWholeStep && done(bucket, stamp)) {
     streams_.release(bucket);
   }
+}
+
+bool Step::seal(Deadline deadline) {
+  const bool sealed = results_.seal(deadline);
+  streams_.release(HeldStreams::kWholeStep);
+  return sealed;
 }
 
 void Step::apply_deadline() {
@@ -250,13 +229,13 @@ std::string Step::where() const {
   }
   if (collectives_.waiting()) return collectives_.awaited();
   if (step_.launched < bucket_count()) {
-    const char* const what = preparing_.begun ? s_.works.prepare[step_.launched][preparing_.done]->awaited()
-                                              : " are not ready, or are being copied by weft_reducer_ready";
+    const char* const what = preparing_.current() != nullptr
+                                 ? preparing_.current()->awaited()
+                                 : " are not ready, or are being copied by weft_reducer_ready";
     return cat("gradients of ", s_.plan.text(s_.manifest, step_.launched), what);
   }
   if (collectives_.awaits_finish()) return "this rank has not called finish";
-  if (s_.works.gate != nullptr && !decided_) return s_.works.gate->awaited();
-  return "results are being copied into the gradients";
+  return results_.awaited();
 }
 
 const char* Step::departure_hint() const {
@@ -273,7 +252,7 @@ FlightStep Step::flight_step() const {
   if (!active_) return now;
   now.step = step_.begun.number;
   now.launched = step_.launched;
-  now.done = done_;
+  now.done = results_.done();
   now.where = where();
   return now;
 }
@@ -298,26 +277,8 @@ uint64_t Step::memory_bytes() const {
   for (const auto& exchange : s_.exchanges) jobs += exchange->memory_bytes();
   for (const auto& work : s_.works.all) jobs += work->memory_bytes();
   return sizeof *this + jobs + buckets_.size() * sizeof(BucketRun) +
-         (pending_.capacity() + results_.capacity() + late_.capacity()) * sizeof(uint32_t) +
-         collectives_.memory_bytes() + streams_.memory_bytes();
-}
-
-void Step::trace(TraceKind kind, uint32_t bucket, uint32_t stage, uint64_t begin_ns, uint64_t end_ns) {
-  TraceSink* const sink = s_.comm->context().trace();
-  if (sink == nullptr) return;
-  TraceEvent event;
-  event.kind = kind;
-  // The event of a bucket has the name of its first parameter.
-  event.name = s_.manifest.params[s_.plan.buckets[bucket].params.front()].name.c_str();
-  event.begin_ns = begin_ns;
-  event.end_ns = end_ns;
-  event.rank = s_.comm->rank();
-  event.lane = s_.lane->key().id;
-  event.bucket = bucket;
-  event.stage = stage;
-  event.index = step_.begun.number;
-  event.bytes = s_.plan.buckets[bucket].bytes();
-  sink->record(event);
+         pending_.capacity() * sizeof(uint32_t) + results_.memory_bytes() + collectives_.memory_bytes() +
+         streams_.memory_bytes();
 }
 
 }  // namespace weft

@@ -6,26 +6,24 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <deque>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <utility>
+#include <optional>
 #include <vector>
 
 #include "base/clock.h"
 #include "core/engine.h"
-#include "core/request.h"
-#include "core/stage_gate.h"
 #include "core/trace_sink.h"
 #include "reducer/bucket/results.h"
-#include "reducer/feature/devices/held_streams.h"
+#include "reducer/bucket/work_run.h"
 #include "reducer/state.h"
 #include "reducer/step/bucket_run.h"
+#include "reducer/step/bucket_trace.h"
+#include "reducer/step/held_streams.h"
 #include "reducer/step/step_collectives.h"
 #include "reducer/step/step_context.h"
+#include "reducer/step/step_results.h"
 
 namespace weft {
 
@@ -106,7 +104,7 @@ class Step final : public Task, public FlightSource {
   // ready. False if that takes longer than the deadline. The program's thread.
   bool bring_rest(Deadline deadline);
   uint64_t first_launch_ns() const { return first_launch_ns_; }
-  uint64_t last_done_ns() const { return last_done_ns_; }
+  uint64_t last_done_ns() const { return results_.last_done_ns(); }
   // Returns the factor still to be applied to the values at result_of(); 1 if the views hold the scaled
   // results.
   double factor_of(uint32_t bucket) const { return result_in_place(s_, bucket) ? 1.0 : step_.factor; }
@@ -142,8 +140,6 @@ class Step final : public Task, public FlightSource {
   const char* departure_hint() const override;
 
  private:
-  static constexpr uint32_t kNone = UINT32_MAX;
-
   void start(uint32_t stamp);
   Poll give_up();
   void end();
@@ -151,15 +147,12 @@ class Step final : public Task, public FlightSource {
   bool resume();
   bool collect();
   bool launch();
-  // Progress in a bucket's list of works.
-  struct WorkRun {
-    uint32_t bucket = kNone;
-    size_t done = 0;     // works
-    bool begun = false;  // the next of them
-  };
-  Progress works_on(const std::vector<BucketWork*>& works, uint32_t bucket, WorkRun* run);
-  bool quiet();
-  bool give_back();
+  bool give_back() { return worked(results_.give_back()); }
+  // True if a piece of work is done.
+  bool worked(Progress progress) {
+    device_waits_ |= progress == Progress::kWaiting;
+    return progress == Progress::kMore;
+  }
   void apply_deadline();
   Deadline request_deadline() const;
   void watch();
@@ -170,7 +163,6 @@ class Step final : public Task, public FlightSource {
     return last == stamp || (last != 0 && static_cast<int32_t>(last - stamp) > 0);
   }
   void watch_pre_step();
-  bool next_result();
   void run_stage(uint32_t bucket, bool joins = false);
   void call_hook(uint32_t bucket, weft_stage stage, bool joins);
   bool run_here(StageJob& job);
@@ -191,10 +183,9 @@ class Step final : public Task, public FlightSource {
   bool work_on_sparse(uint32_t bucket);
   void sparse_failed(uint32_t bucket, const Status& status);
   void stage_done(uint32_t bucket, uint64_t began_ns, uint64_t ended_ns);
-  void bucket_done(uint32_t bucket);
-  void report(uint32_t bucket, Code code);
-  void report_rest(Code code);
-  void trace(TraceKind kind, uint32_t bucket, uint32_t stage, uint64_t begin_ns, uint64_t end_ns);
+  void trace(TraceKind kind, uint32_t bucket, uint32_t stage, uint64_t begin_ns, uint64_t end_ns) {
+    trace_bucket(s_, step_, kind, bucket, stage, begin_ns, end_ns);
+  }
   uint32_t bucket_count() const { return static_cast<uint32_t>(state_->plan.buckets.size()); }
 
   const std::shared_ptr<ReducerState> state_;
@@ -204,7 +195,8 @@ class Step final : public Task, public FlightSource {
 
   StepContext step_;
   BucketRuns buckets_;
-  std::mutex copy_mutex_;  // held while a piece of a gradient is written, or read by a collective
+  HeldStreams streams_;
+  StepResults results_;
   StepCollectives collectives_;
   std::atomic<uint64_t> deadline_ns_{UINT64_MAX};
   std::atomic<uint32_t> finished_{0};
@@ -212,25 +204,15 @@ class Step final : public Task, public FlightSource {
   std::atomic<uint64_t> committed_{0};
 
   bool active_ = false;
-  WorkRun preparing_;            // the next bucket to be launched
-  uint32_t done_ = 0;            // buckets
-  uint32_t reported_up_to_ = 0;  // report_rest has reported the buckets below it that have no result
+  WorkRun preparing_;  // the next bucket to be launched
   uint64_t applied_deadline_ns_ = UINT64_MAX;
   uint32_t idle_polls_ = 0;
   std::string left_text_;
   uint64_t given_up_ns_ = 0;  // when the failure was noticed; 0: there is none
   uint32_t skipped_ = 0;
-  bool decided_ = false;  // the gate has decided about the results
   uint64_t first_launch_ns_ = 0;
-  uint64_t last_done_ns_ = 0;
   std::vector<uint32_t> pending_;  // buckets whose stage completes later
-  std::vector<uint32_t> results_;  // buckets whose last stage has run, in that order
-  size_t result_ = 0;              // position in results_
-  std::vector<uint32_t> late_;     // those of results_ that wait for the map
-  size_t late_at_ = 0;
-  WorkRun returning_;          // the bucket that is reviewed, or given back
-  bool device_waits_ = false;  // this poll asked a device that was not done
-  HeldStreams streams_;
+  bool device_waits_ = false;      // this poll asked a device that was not done
 };
 
 }  // namespace weft

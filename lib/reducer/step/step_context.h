@@ -35,7 +35,7 @@ struct StepContext {
   StepStart begun;
   uint32_t stamp = 0;
   StepHandshake handshake;
-  bool opened = true;               // every rank has begun the step, and it is to be reduced
+  bool opened = false;              // every rank has begun the step, and it is to be reduced
   bool compared = false;            // the ranks' values are equal, or are not compared in this step
   bool mapped = false;              // this rank knows which parameters are absent everywhere
   bool fixed = false;               // every rank declared its absent parameters fixed (WEFT_BEGIN_FIXED)

@@ -1,27 +1,44 @@
-// The last phase of a bucket: its result goes back to the gradients, a piece at a time, and is reported.
+#include "reducer/step/step_results.h"
 
 #include "core/context.h"
 #include "reducer/bucket/results.h"
-#include "reducer/step/step.h"
+#include "reducer/step/bucket_trace.h"
 
 namespace weft {
 
+StepResults::StepResults(ReducerState& state, StepContext& step, BucketRuns& buckets, HeldStreams& streams)
+    : s_(state), step_(step), buckets_(buckets), streams_(streams) {
+  queue_.reserve(s_.plan.buckets.size());
+  late_.reserve(s_.plan.buckets.size());
+}
+
+void StepResults::start() {
+  queue_.clear();
+  late_.clear();
+  next_ = next_late_ = 0;
+  bucket_ = kNone;
+  work_.start();
+  decided_ = false;
+  done_ = reported_up_to_ = 0;
+  last_done_ns_ = 0;
+}
+
 // Selects the next bucket to give back. A bucket with absent parameters waits until this rank knows which are
 // absent everywhere; later buckets overtake it.
-bool Step::next_result() {
+bool StepResults::next_result() {
   if (decided_) {
-    if (result_ == results_.size()) return false;
-    returning_.bucket = results_[result_++];
+    if (next_ == queue_.size()) return false;
+    bucket_ = queue_[next_++];
     return true;
   }
-  if (step_.mapped && late_at_ < late_.size()) {
-    returning_.bucket = late_[late_at_++];
+  if (step_.mapped && next_late_ < late_.size()) {
+    bucket_ = late_[next_late_++];
     return true;
   }
-  while (result_ < results_.size()) {
-    const uint32_t bucket = results_[result_++];
+  while (next_ < queue_.size()) {
+    const uint32_t bucket = queue_[next_++];
     if (step_.buckets[bucket].absent == 0 || absent_declared(s_, step_) || step_.mapped) {
-      returning_.bucket = bucket;
+      bucket_ = bucket;
       return true;
     }
     late_.push_back(bucket);
@@ -29,81 +46,73 @@ bool Step::next_result() {
   return false;
 }
 
-// Gives results back bucket by bucket, in pieces, while later buckets are communicated. With a gate, all
-// results are reviewed first.
-bool Step::give_back() {
-  const bool reviews = s_.works.gate != nullptr && !decided_;
-  if (reviews && step_.reviewed == bucket_count()) {
+Progress StepResults::give_back() {
+  const bool reviewing = reviews();
+  if (reviewing && step_.reviewed == buckets_.size()) {
     const Progress decided = s_.works.gate->decide(step_);
-    if (decided != Progress::kDone) return decided == Progress::kMore;
+    // While the gate waits for an exchange, the exchange continues the step.
+    if (decided != Progress::kDone) return decided == Progress::kMore ? decided : Progress::kDone;
     decided_ = true;
-    result_ = 0;
-    return true;
+    next_ = 0;
+    return Progress::kMore;
   }
-  if (returning_.bucket == kNone && !next_result()) return false;
-  const uint32_t bucket = returning_.bucket;
-  const auto& works = (reviews ? s_.works.review : s_.works.give_back)[bucket];
+  if (bucket_ == kNone && !next_result()) return Progress::kDone;
   // Held while a gradient is written.
-  std::unique_lock lock(copy_mutex_, std::defer_lock);
-  if (!reviews) lock.lock();
-  switch (works_on(works, bucket, &returning_)) {
-    case Progress::kMore:
-      return true;
-    case Progress::kWaiting:
-      device_waits_ = true;
-      return false;
-    case Progress::kDone:
-      break;
-  }
-  returning_ = {};
-  if (reviews) {
+  std::unique_lock lock(writing_, std::defer_lock);
+  if (!reviewing) lock.lock();
+  const BucketWorks::List& lists = reviewing ? s_.works.review : s_.works.give_back;
+  const Progress progress = work_.go_on(lists[bucket_], step_, bucket_);
+  if (progress != Progress::kDone) return progress;
+  const uint32_t bucket = std::exchange(bucket_, kNone);
+  if (reviewing) {
     step_.reviewed++;
   } else if (!step_.sealed) {  // after seal() no gradient is written, so the bucket is not done
     bucket_done(bucket);
   }
-  return true;
+  return Progress::kMore;
 }
 
-bool Step::seal(Deadline deadline) {
+bool StepResults::seal(Deadline deadline) {
+  Engine& engine = s_.comm->context().engine();
   step_.sealed.store(true);
   // The lock is held for long only by a thread that writes to memory that does not respond.
-  std::unique_lock lock(copy_mutex_, std::defer_lock);
-  bool sealed = engine_.settle([&] { return lock.try_lock(); }, deadline);
-  if (sealed) {
-    lock.unlock();
-    // No new copy is launched from here on, and copies that devices have begun end by themselves.
-    sealed = !s_.devices || engine_.settle([&] { return s_.devices->returned(); }, deadline);
-  }
-  streams_.release(HeldStreams::kWholeStep);
-  return sealed;
+  std::unique_lock lock(writing_, std::defer_lock);
+  if (!engine.settle([&] { return lock.try_lock(); }, deadline)) return false;
+  lock.unlock();
+  // No new copy is launched from here on, and copies that devices have begun end by themselves.
+  return !s_.devices || engine.settle([&] { return s_.devices->returned(); }, deadline);
 }
 
-void Step::bucket_done(uint32_t bucket) {
+void StepResults::bucket_done(uint32_t bucket) {
   // The call that may throw comes first, so that each bucket is reported once.
   if (s_.on_bucket != nullptr) s_.comm->context().callbacks().promise();
-  last_done_ns_ = clock_.now_ns();
+  last_done_ns_ = s_.comm->context().clock().now_ns();
   buckets_[bucket].done_ns.store(last_done_ns_, std::memory_order_relaxed);
   buckets_[bucket].done.store(step_.stamp, std::memory_order_release);
   streams_.release(bucket);
   done_++;
   report(bucket, Code::kOk);
-  trace(TraceKind::kDone, bucket, UINT32_MAX, last_done_ns_, last_done_ns_);
+  trace_bucket(s_, step_, TraceKind::kDone, bucket, UINT32_MAX, last_done_ns_, last_done_ns_);
 }
 
-// Reports the buckets that have no result.
-void Step::report_rest(Code code) {
-  for (; reported_up_to_ < bucket_count(); reported_up_to_++) {
-    if (s_.on_bucket == nullptr || done_ns(reported_up_to_) != 0) continue;
+void StepResults::report_rest(Code code) {
+  for (; reported_up_to_ < buckets_.size(); reported_up_to_++) {
+    const bool done = buckets_[reported_up_to_].done_ns.load(std::memory_order_relaxed) != 0;
+    if (s_.on_bucket == nullptr || done) continue;
     s_.comm->context().callbacks().promise();
     report(reported_up_to_, code);
   }
 }
 
-void Step::report(uint32_t bucket, Code code) {
+void StepResults::report(uint32_t bucket, Code code) {
   if (s_.on_bucket == nullptr) return;
   s_.comm->context().callbacks().post([call = s_.on_bucket, data = s_.on_bucket_user_data,
                                        step = step_.begun.number, bucket,
                                        code] { call(data, step, bucket, static_cast<weft_status>(code)); });
+}
+
+const char* StepResults::awaited() const {
+  return reviews() ? s_.works.gate->awaited() : "results are being copied into the gradients";
 }
 
 }  // namespace weft

@@ -135,7 +135,7 @@ void Step::stage_done(uint32_t bucket, uint64_t began_ns, uint64_t ended_ns) {
     trace(TraceKind::kStage, bucket, running.stages, began_ns, ended_ns != 0 ? ended_ns : clock_.now_ns());
   }
   running.stages++;
-  if (running.stages == s_.schedule.buckets[bucket].collectives + 1) results_.push_back(bucket);
+  if (running.stages == s_.schedule.buckets[bucket].collectives + 1) results_.add(bucket);
 }
 
 }  // namespace weft

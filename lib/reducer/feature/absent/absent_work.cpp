@@ -24,7 +24,7 @@ class AbsentWork final : public BucketWork {
     StepContext::Bucket& here = step.buckets[bucket];
     here.absent = static_cast<uint32_t>(std::count_if(params.begin(), params.end(), absent));
     here.skipped = step.fixed && here.absent == params.size();
-    return Progress::kDone;
+    return here.skipped ? Progress::kOver : Progress::kDone;
   }
 
  private:

@@ -1,4 +1,4 @@
-#include "reducer/feature/devices/held_streams.h"
+#include "reducer/step/held_streams.h"
 
 #include <algorithm>
 
