@@ -13,12 +13,14 @@
 #include "reducer/feature/uneven/handshake_exchange.h"
 #include "reducer/feature/weights/weights.h"
 #include "reducer/state.h"
+#include "reducer/step/hook_stages.h"
 
 namespace weft {
 namespace {
 
 constexpr const StepFeature* kFeatures[] = {
-    &kDense,  // first, because others replace its copies
+    &kDense,   // first, because others replace its copies
+    &kHooked,  // likewise its stages
     &kPreStep,
     &kUneven,  // its handshake is put before the pre-step
     &kAbsent,  // before other works, because a bucket that is not communicated needs none
@@ -53,6 +55,11 @@ void add_works(ReducerState* state) {
   for (BucketWorks::List* list : {&state->works.prepare, &state->works.review, &state->works.give_back})
     list->resize(buckets);
   call_all(&StepFeature::works, state);
+}
+
+void add_stages(ReducerState* state) {
+  state->stages.resize(state->plan.buckets.size());
+  call_all(&StepFeature::stages, state);
 }
 
 }  // namespace weft

@@ -1,6 +1,6 @@
 // The features of a step. Each lies in a folder of lib/reducer/feature and has one line in features.cpp. When
-// a plan is made, a feature adds exchanges to the step, copies to parameters, and works to buckets, if the
-// reducer's options ask for it. Step and Reducer run these and do not name their features.
+// a plan is made, a feature adds exchanges to the step, copies to parameters, and works and stages to
+// buckets, if the reducer's options ask for it. Step and Reducer run these and do not name their features.
 #pragma once
 
 namespace weft {
@@ -18,6 +18,8 @@ struct StepFeature {
   void (*copies)(ReducerState* state) = nullptr;
   // Adds to what is done with buckets before and after they are communicated (reducer/bucket/bucket_work.h).
   void (*works)(ReducerState* state) = nullptr;
+  // Sets what runs between the collectives of buckets (reducer/step/bucket_stages.h).
+  void (*stages)(ReducerState* state) = nullptr;
 };
 
 // Calls the functions of all features, in an order that is the same on all ranks.
@@ -25,5 +27,6 @@ void add_exchanges(ReducerState* state);
 void mark_narrow_copies(ReducerState* state);
 void add_copies(ReducerState* state);
 void add_works(ReducerState* state);
+void add_stages(ReducerState* state);
 
 }  // namespace weft

@@ -124,6 +124,7 @@ Status build_local(ReducerState* s, Deadline deadline) {
   if (s->copy || s->devices) s->gradients.resize(s->manifest.params.size());
   add_copies(s);
   add_works(s);
+  add_stages(s);
   return {};
 }
 

@@ -14,7 +14,7 @@ using Json = nlohmann::ordered_json;
 std::string slot_text(const Slot& slot) {
   if (slot.kind == Slot::Kind::kStep) return cat(slot.exchange->name(), ": ", name(slot.args.coll));
   const char* const what = slot.kind == Slot::Kind::kCounts   ? " (counts)"
-                           : slot.kind == Slot::Kind::kSparse ? " (sparse)"
+                           : slot.kind == Slot::Kind::kStaged ? " (sparse)"
                                                               : "";
   return cat("bucket ", slot.bucket, what, ": ", name(slot.args.coll));
 }

@@ -31,6 +31,7 @@
 #include "reducer/plan/plan.h"
 #include "reducer/plan/ready_order.h"
 #include "reducer/recover/step_failures.h"
+#include "reducer/step/bucket_stages.h"
 #include "reducer/step/presence.h"
 #include "reducer/step/readiness.h"
 #include "reducer/step/schedule.h"
@@ -105,6 +106,7 @@ struct ReducerState : ReducerSettings, ReducerDurable {
   std::unique_ptr<CopyFactor> copy_factor;  // null if no copy into a bucket multiplies
   std::unique_ptr<InputParts> input_parts;  // null if every gradient is copied into its bucket as a whole
   BucketWorks works;
+  std::vector<std::shared_ptr<BucketStages>> stages;  // by bucket
   double fresh_divisor = 1;                  // of a fresh step (StepStart::fresh); set before the step opens
   std::atomic<bool> beside_devices{false};   // a gradient declared as host memory might be on a device
   std::shared_ptr<DeviceGradients> devices;  // null if no gradient is on a device

@@ -19,7 +19,7 @@ enum class Progress : uint8_t {
   kMore,     // a piece is done, and there are others
   kWaiting,  // nothing to do now: ask again, because no notification comes
   kDone,
-  kOver,     // done, and the works that follow it in the list are not needed
+  kOver,  // done, and the works that follow it in the list are not needed
 };
 
 class BucketWork {

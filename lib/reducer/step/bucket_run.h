@@ -2,7 +2,6 @@
 // done_ns, which any thread may read.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -17,8 +16,10 @@
 namespace weft {
 
 struct BucketRun {
-  BucketRun(Engine& engine, std::shared_ptr<StageJob> its_job) : waiter(engine), job(std::move(its_job)) {}
+  BucketRun(uint32_t its_bucket, Engine& engine, std::shared_ptr<StageJob> its_job)
+      : bucket(its_bucket), waiter(engine), job(std::move(its_job)) {}
 
+  const uint32_t bucket;
   StageWaiter waiter;
   const std::shared_ptr<StageJob> job;
   std::atomic<uint32_t> done{0};  // the stamp of the last step in which its result arrived
@@ -28,32 +29,28 @@ struct BucketRun {
   uint64_t sent_bytes = 0;
   uint64_t least_bytes = 0;
   uint64_t generation = 0;        // of the pending stage
-  uint64_t stage_began_ns = 0;    // sparse gradients, while a trace runs
   uint32_t stages = 0;            // completed
+  uint64_t number = 0;            // the step's number in the descriptors of its hook's collectives
   uint64_t count = 0;             // dynamic_count; 0 skips the following optional collective
   uint32_t counted = UINT32_MAX;  // the dynamic collective that the job's counts belong to
   uint64_t moved = 0;             // the largest of those counts
-  bool asked = false;             // sparse gradients: the pending stage is the hook's
 
-  // Returns the stage's number in the hook's count.
-  uint32_t stage() const { return asked ? std::min(stages, 1u) : stages; }
   void start() {
     done_ns.store(0, std::memory_order_relaxed);
     launch_ns = transfer_ns = sent_bytes = least_bytes = 0;
     stages = 0;
     counted = UINT32_MAX;
-    asked = false;
   }
 };
 
 using BucketRuns = std::deque<BucketRun>;  // not movable
 
-// Fails the communicator because of an error of the bucket's stage.
-inline void fail_stage(const ReducerState& s, const StepContext& step, const BucketRun& run, uint32_t bucket,
+// Fails the communicator because of an error of a stage of the bucket.
+inline void fail_stage(const ReducerState& s, const StepContext& step, const BucketRun& run, uint32_t stage,
                        const Status& status) {
   s.comm->fail(status
                    .with_prefix(cat("rank ", s.comm->rank(), ", step ", step.begun.number, ", ",
-                                    s.plan.text(s.manifest, bucket), ", stage ", run.stage(), ": "))
+                                    s.plan.text(s.manifest, run.bucket), ", stage ", stage, ": "))
                    .with_ranks({s.comm->rank()})
                    .with_step(step.begun.number));
 }

@@ -25,7 +25,7 @@ Status plan_sparse(Hook& hook, const weft_bucket& bucket, Schedule* schedule, st
   }
   for (uint32_t k = 0; k < hooked.collectives; k++) {
     Slot& slot = slots->emplace_back();
-    slot.kind = Slot::Kind::kSparse;
+    slot.kind = Slot::Kind::kStaged;
     slot.bucket = bucket.index;
     slot.index = k;
     slot.optional = true;
@@ -192,13 +192,13 @@ void Schedule::part(const Ownership& ownership, int rank) {
 void Schedule::write(ByteWriter* writer) const {
   // Writes slots and not buckets, because ranks agree on their order too.
   const auto is_declared = [&](const Slot& s) {
-    const bool of_entries = s.kind == Slot::Kind::kSparse && s.index == 0 && buckets[s.bucket].asks;
+    const bool of_entries = s.kind == Slot::Kind::kStaged && s.index == 0 && buckets[s.bucket].asks;
     return s.kind == Slot::Kind::kBucket || of_entries;
   };
   writer->put(static_cast<uint32_t>(std::count_if(slots.begin(), slots.end(), is_declared)));
   for (const Slot& slot : slots) {
     if (!is_declared(slot)) continue;
-    if (slot.kind == Slot::Kind::kSparse) {
+    if (slot.kind == Slot::Kind::kStaged) {
       writer->put(slot.bucket)
           .put(slot.index)
           .put(!buckets[slot.bucket].sums)

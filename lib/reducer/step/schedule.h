@@ -47,10 +47,10 @@ class HookViews {
 };
 
 // One collective of a step. A bucket has its hook's collectives, and an exchange of counts before each
-// dynamic one. A sparse gradient has its own (reducer/feature/sparse/sparse.h). The others belong to the step
-// as a whole, and features add them (reducer/features.h).
+// dynamic one; stages may set the arguments of others (kStaged). The rest belong to the step as a whole, and
+// features add them (reducer/features.h).
 struct Slot {
-  enum class Kind : uint8_t { kBucket, kCounts, kSparse, kStep };
+  enum class Kind : uint8_t { kBucket, kCounts, kStaged, kStep };
   Kind kind = Kind::kBucket;
   StepExchange* exchange = nullptr;  // of kStep; outlives the schedule
   bool numbered = true;              // the step's number is in its descriptor

@@ -1,9 +1,9 @@
-// A bucket's stage as a job. Step runs it in place, or the context's worker runs it concurrently. There is
-// one per bucket, reused for every stage.
+// A stage of the hook as a job. HookStages runs it in place, or the context's worker runs it concurrently.
+// There is one per bucket, reused for every stage.
 //
-// Threads: Step calls prepare and reads results under the progress lock, while the job is not out. Any thread
-// that runs stages calls run. The job shares ownership of what the stage uses, so nothing is freed under a
-// stage that was given up.
+// Threads: HookStages calls prepare and reads results under the progress lock, while the job is not out. Any
+// thread that runs stages calls run. The job shares ownership of what the stage uses, so nothing is freed
+// under a stage that was given up.
 #pragma once
 
 #include <atomic>
@@ -40,11 +40,6 @@ class StageJob final : public StageWork {
     error_memory_.reset();
     began_ns_ = ended_ns_ = 0;
   }
-  // Replaces a stage whose work the bucket's copies do. Under the progress lock.
-  Status skip(uint32_t stage) {
-    step_ = state_->views->bucket(bucket_).step;
-    return state_->comm->reach(FailPlace::kStage, bucket_, stage);
-  }
   // Runs the stage. Needs the hook's turn, or the progress lock in `caller` mode.
   void run() override {
     ReducerState& s = *state_;
@@ -54,10 +49,7 @@ class StageJob final : public StageWork {
     const weft_bucket& view = s.views->bucket(bucket_);
     status_ = guard_hook(*s.hook, "a stage", [&]() -> Status {
       WEFT_TRY(s.comm->reach(FailPlace::kStage, bucket_, stage_.index));
-      if (view.entries != nullptr && stage_.index == 0) {
-        const uint32_t param = s.plan.buckets[bucket_].params.front();
-        WEFT_TRY(s.sparse->of(param)->show_own(context.host()));
-      }
+      WEFT_TRY(s.stages[bucket_]->before_call(stage_.index));
       if (joins_) WEFT_TRY(s.hook->join(view));
       return s.hook->stage(view, &stage_);
     });

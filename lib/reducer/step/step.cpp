@@ -4,6 +4,7 @@
 
 #include "base/text.h"
 #include "core/context.h"
+#include "reducer/step/bucket_trace.h"
 
 namespace weft {
 namespace {
@@ -12,13 +13,15 @@ constexpr uint32_t kWatchEvery = 64;  // idle polls between reads of the clock
 // Extra time of the collectives' deadline over the step's. The rank whose stage does not return thus reports
 // the timeout first.
 constexpr uint64_t kStageFirstNs = 250'000'000;
+// The time for a stage to return after the communicator has failed, unless the step's deadline passes first.
+// The next call (rebind, destroy) then finds no stage of the hook running.
+constexpr uint64_t kReturnNs = 1'000'000'000;
 
 }  // namespace
 
 Step::Step(std::shared_ptr<ReducerState> state)
     : state_(std::move(state)),
       s_(*state_),
-      engine_(s_.comm->context().engine()),
       clock_(s_.comm->context().clock()),
       streams_(s_.comm->context().gate()),
       results_(s_, step_, buckets_, streams_),
@@ -31,7 +34,8 @@ Step::Step(std::shared_ptr<ReducerState> state)
     if (slot.dynamic) counts[slot.bucket] = static_cast<size_t>(comm.size());
   }
   for (uint32_t b = 0; b < bucket_count(); b++) {
-    buckets_.emplace_back(engine_, std::make_shared<StageJob>(state_, b, counts[b]));
+    auto job = std::make_shared<StageJob>(state_, b, counts[b]);
+    buckets_.emplace_back(b, s_.comm->context().engine(), std::move(job));
   }
 }
 
@@ -150,13 +154,58 @@ bool Step::launch() {
     skipped_++;
     return true;
   }
-  buckets_[b].launch_ns = clock_.now_ns();
-  if (first_launch_ns_ == 0) first_launch_ns_ = buckets_[b].launch_ns;
-  trace(TraceKind::kLaunch, b, UINT32_MAX, buckets_[b].launch_ns, buckets_[b].launch_ns);
+  const uint64_t now_ns = clock_.now_ns();
+  buckets_[b].launch_ns = now_ns;
+  buckets_[b].number = step_.begun.number;
+  if (first_launch_ns_ == 0) first_launch_ns_ = now_ns;
+  trace_bucket(s_, step_, TraceKind::kLaunch, b, UINT32_MAX, now_ns, now_ns);
   weft_bucket& view = s_.views->bucket(b);
   view.step = step_.begun.number;
   view.divisor = collectives_.divisor(s_.hook_lane != nullptr);
   run_stage(b, step_.begun.zeros && (step_.begun.record.flags & HandshakeRecord::kData) == 0);
+  return true;
+}
+
+// Begins the bucket's next stage.
+void Step::run_stage(uint32_t bucket, bool joins) {
+  const Progress begun = s_.stages[bucket]->begin(step_, buckets_[bucket], joins);
+  if (begun == Progress::kDone) {
+    stage_done(bucket);
+  } else if (begun != Progress::kOver) {
+    pending_.push_back(bucket);
+  }
+}
+
+// Does a piece of a stage, or completes one.
+bool Step::resume() {
+  for (size_t i = 0; i < pending_.size(); i++) {
+    const uint32_t b = pending_[i];
+    const Progress progress = s_.stages[b]->piece(step_, buckets_[b]);
+    if (progress == Progress::kWaiting) continue;
+    if (progress == Progress::kMore) return true;
+    pending_.erase(pending_.begin() + static_cast<ptrdiff_t>(i));
+    if (progress == Progress::kDone) stage_done(b);
+    return true;
+  }
+  return false;
+}
+
+void Step::stage_done(uint32_t bucket) {
+  const uint32_t stages = ++buckets_[bucket].stages;
+  if (stages == s_.schedule.buckets[bucket].collectives + 1) results_.add(bucket);
+}
+
+// Ends the stages after a failure. A stage that has not begun is cancelled. A running one has kReturnNs to
+// return, and is then set aside: it keeps the objects that it uses until it returns.
+bool Step::stages_ended() {
+  if (given_up_ns_ == 0) given_up_ns_ = clock_.now_ns();
+  bool out = false;
+  for (const uint32_t b : pending_) out |= !s_.stages[b]->quiet(buckets_[b]);
+  const uint64_t now = out ? clock_.now_ns() : 0;
+  if (out && now < applied_deadline_ns_ && now - given_up_ns_ < kReturnNs) return false;
+  if (out) left_text_ = where();
+  for (const uint32_t b : pending_) s_.stages[b]->leave(buckets_[b]);
+  pending_.clear();
   return true;
 }
 
@@ -219,13 +268,7 @@ std::string Step::where() const {
     auto found = std::find_if(pending_.begin(), pending_.end(), runs);
     if (found == pending_.end()) found = std::find_if(pending_.begin(), pending_.end(), begun);
     const uint32_t b = found != pending_.end() ? *found : pending_.front();
-    if (s_.plan.buckets[b].sparse && !buckets_[b].asked) {
-      return cat("the sparse entries of ", s_.plan.text(s_.manifest, b), " are being summed");
-    }
-    std::string stage = cat("hook '", s_.hook->name(), "' has not completed stage ", buckets_[b].stage(),
-                            " of ", s_.plan.text(s_.manifest, b));
-    if (found != pending_.end()) return stage;
-    return cat(stage, ", which waits until another stage or call of a hook in this context returns");
+    return s_.stages[b]->awaited(buckets_[b]);
   }
   if (collectives_.waiting()) return collectives_.awaited();
   if (step_.launched < bucket_count()) {
@@ -276,9 +319,8 @@ uint64_t Step::memory_bytes() const {
   for (const BucketRun& running : buckets_) jobs += running.job->memory_bytes();
   for (const auto& exchange : s_.exchanges) jobs += exchange->memory_bytes();
   for (const auto& work : s_.works.all) jobs += work->memory_bytes();
-  return sizeof *this + jobs + buckets_.size() * sizeof(BucketRun) +
-         pending_.capacity() * sizeof(uint32_t) + results_.memory_bytes() + collectives_.memory_bytes() +
-         streams_.memory_bytes();
+  return sizeof *this + jobs + buckets_.size() * sizeof(BucketRun) + pending_.capacity() * sizeof(uint32_t) +
+         results_.memory_bytes() + collectives_.memory_bytes() + streams_.memory_bytes();
 }
 
 }  // namespace weft

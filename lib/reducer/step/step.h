@@ -8,18 +8,16 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
-#include <string>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "core/engine.h"
-#include "core/trace_sink.h"
 #include "reducer/bucket/results.h"
 #include "reducer/bucket/work_run.h"
 #include "reducer/state.h"
 #include "reducer/step/bucket_run.h"
-#include "reducer/step/bucket_trace.h"
 #include "reducer/step/held_streams.h"
 #include "reducer/step/step_collectives.h"
 #include "reducer/step/step_context.h"
@@ -164,33 +162,17 @@ class Step final : public Task, public FlightSource {
   }
   void watch_pre_step();
   void run_stage(uint32_t bucket, bool joins = false);
-  void call_hook(uint32_t bucket, weft_stage stage, bool joins);
-  bool run_here(StageJob& job);
-  bool settle(uint32_t bucket);
   bool stages_ended();
   // Returns kWaiting while only the clock or a device can continue the step. That is a device to be polled
   // again, a deadline that a stream waits for, or the bounded wait for finish.
   Poll idle() const {
     return collectives_.held() || device_waits_ || streams_.any() ? Poll::kWaiting : Poll::kParked;
   }
-  // Sparse buckets (step_sparse.cpp).
-  SparseGradient& sparse(uint32_t bucket) const;
-  void run_sparse_stage(uint32_t bucket, bool joins);
-  void enter_sparse_stage(uint32_t bucket);
-  void ask_about_sparse(uint32_t bucket, uint32_t stage, bool joins);
-  void asked_about_sparse(uint32_t bucket);
-  void sparse_stage_done(uint32_t bucket);
-  bool work_on_sparse(uint32_t bucket);
-  void sparse_failed(uint32_t bucket, const Status& status);
-  void stage_done(uint32_t bucket, uint64_t began_ns, uint64_t ended_ns);
-  void trace(TraceKind kind, uint32_t bucket, uint32_t stage, uint64_t begin_ns, uint64_t end_ns) {
-    trace_bucket(s_, step_, kind, bucket, stage, begin_ns, end_ns);
-  }
+  void stage_done(uint32_t bucket);
   uint32_t bucket_count() const { return static_cast<uint32_t>(state_->plan.buckets.size()); }
 
   const std::shared_ptr<ReducerState> state_;
   ReducerState& s_;
-  Engine& engine_;
   Clock& clock_;
 
   StepContext step_;
@@ -211,7 +193,7 @@ class Step final : public Task, public FlightSource {
   uint64_t given_up_ns_ = 0;  // when the failure was noticed; 0: there is none
   uint32_t skipped_ = 0;
   uint64_t first_launch_ns_ = 0;
-  std::vector<uint32_t> pending_;  // buckets whose stage completes later
+  std::vector<uint32_t> pending_;  // buckets whose stage is not complete
   bool device_waits_ = false;      // this poll asked a device that was not done
 };
 

@@ -79,8 +79,7 @@ bool StepCollectives::may_submit(const Slot& slot) const {
 // True if the collective takes place in every step and `rank` cannot complete it before this rank has started
 // it.
 bool StepCollectives::needs(const Slot& slot, int rank) const {
-  const bool conditional =
-      slot.own || slot.optional || slot.dynamic || (slot.kind == Slot::Kind::kSparse && slot.index > 0);
+  const bool conditional = slot.own || slot.optional || slot.dynamic;
   return !conditional && needs_all(slot.args, rank);
 }
 
@@ -163,7 +162,7 @@ bool StepCollectives::allowed(const Slot& slot) {
   const uint64_t most = s_.schedule.slots[submitted_ + 1].args.count;
   const uint64_t count = buckets_[slot.bucket].count;
   if (count <= most) return true;
-  fail_stage(s_, step_, buckets_[slot.bucket], slot.bucket,
+  fail_stage(s_, step_, buckets_[slot.bucket], buckets_[slot.bucket].stages,
              Status::error(Code::kHook,
                            cat("hook '", s_.hook->name(), "' counts ", count, " for collective ", slot.index,
                                " (weft_stage.dynamic_count), but declared at most ", most)));
@@ -179,9 +178,8 @@ void StepCollectives::fill(const Slot& slot, CollectiveArgs* args) {
   } else if (slot.kind == Slot::Kind::kCounts) {
     args->src = reinterpret_cast<const std::byte*>(&buckets_[slot.bucket].count);
     args->dst = reinterpret_cast<std::byte*>(buckets_[slot.bucket].job->counts.data());
-  } else if (slot.kind == Slot::Kind::kSparse) {
-    s_.sparse->of(s_.plan.buckets[slot.bucket].params.front())->fill(slot.index, args);
-    args->ordered = s_.ordered && is_reduction(args->coll);
+  } else if (slot.kind == Slot::Kind::kStaged) {
+    s_.stages[slot.bucket]->fill(slot.index, args);
   } else if (slot.dynamic) {
     args->count = buckets_[slot.bucket].moved;
   } else if (s_.device_bucket(slot.bucket)) {
@@ -225,7 +223,7 @@ bool StepCollectives::submit(Deadline deadline) {
     // The step in the tag keeps a rank that left out a collective in this step alone from matching one of the
     // next step.
     const bool hooked = slot.kind == Slot::Kind::kBucket || slot.kind == Slot::Kind::kCounts;
-    const uint64_t step = hooked ? buckets_[slot.bucket].job->step() : step_.begun.number;
+    const uint64_t step = hooked ? buckets_[slot.bucket].number : step_.begun.number;
     if (slot.numbered) next.args.tag |= step_tag(step);
     if (!s_.uneven) next.args.tag |= std::min(step_.begun.local_steps, kTagLocalSteps);
     if (left_out(slot)) {
@@ -273,7 +271,7 @@ StepCollectives::Collected StepCollectives::collect() {
     case Slot::Kind::kCounts:
       counted(slot);
       break;
-    case Slot::Kind::kSparse:
+    case Slot::Kind::kStaged:
     case Slot::Kind::kBucket:
       if (slot.last) out.bucket = slot.bucket;
   }

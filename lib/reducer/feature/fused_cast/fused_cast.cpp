@@ -3,6 +3,7 @@
 #include "core/context.h"
 #include "reducer/bucket/dense_copy.h"
 #include "reducer/state.h"
+#include "reducer/step/passed_stages.h"
 
 namespace weft {
 namespace {
@@ -53,8 +54,17 @@ void add_fused_copies(ReducerState* s) {
   }
 }
 
+// The copies do the work of the hook's stages.
+void pass_stages(ReducerState* s) {
+  const auto passed = std::make_shared<PassedStages>(*s);
+  for (uint32_t b = 0; b < s->stages.size(); b++) {
+    if (s->schedule.buckets[b].cast_to) s->stages[b] = passed;
+  }
+}
+
 }  // namespace
 
-const StepFeature kFusedCast{.narrow_copies = mark_fused_casts, .copies = add_fused_copies};
+const StepFeature kFusedCast{
+    .narrow_copies = mark_fused_casts, .copies = add_fused_copies, .stages = pass_stages};
 
 }  // namespace weft

@@ -33,6 +33,4 @@ void add_sparse_copies(ReducerState* s) {
   }
 }
 
-const StepFeature kSparse{.copies = add_sparse_copies, .works = add_scale_work};
-
 }  // namespace weft
