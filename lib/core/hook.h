@@ -47,8 +47,8 @@ class Hook {
   virtual Status plan(const weft_bucket& bucket, weft_hook_plan* plan) = 0;
   // Computes before collective stage->index and after the previous one.
   virtual Status stage(const weft_bucket& bucket, weft_stage* stage) = 0;
-  // Returns true if the hook is one averaged in-place all-reduce of the bucket and its stages do nothing. The
-  // bucket may then be sent in parts.
+  // Returns true if the hook is one averaged in-place all-reduce of the bucket and its stages do nothing.
+  // They are then not called, and the bucket may be sent in parts.
   virtual bool plain() const { return false; }
   // Fused cast: returns the type to which the first stage rounds the bucket, after dividing it, before the
   // only collective, a sum; the last stage converts the sum back. The code that copies gradients may do both

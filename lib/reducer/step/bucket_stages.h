@@ -1,6 +1,5 @@
-// What runs before, between and after the collectives of a bucket. Stage k comes before collective k, and one
-// more comes after all. When a plan is made, every bucket gets its stages (reducer/features.h), and Step
-// calls them.
+// The stages of a bucket run before, between and after its collectives: stage k before collective k, and one
+// more after all. Every bucket gets its stages when the plan is made (reducer/features.h). Step calls them.
 //
 // Threads: under the engine's progress lock, except where noted.
 #pragma once

@@ -3,6 +3,7 @@
 #include "base/text.h"
 #include "core/context.h"
 #include "reducer/step/bucket_trace.h"
+#include "reducer/step/passed_stages.h"
 
 namespace weft {
 
@@ -99,7 +100,13 @@ void HookStages::leave(BucketRun& run) {
 namespace {
 
 void add_hook_stages(ReducerState* s) {
-  s->stages.assign(s->plan.buckets.size(), std::make_shared<HookStages>(*s));
+  std::shared_ptr<BucketStages> stages;
+  if (s->hook->plain()) {
+    stages = std::make_shared<PassedStages>(*s, true);
+  } else {
+    stages = std::make_shared<HookStages>(*s);
+  }
+  s->stages.assign(s->plan.buckets.size(), stages);
 }
 
 }  // namespace

@@ -56,7 +56,7 @@ void add_fused_copies(ReducerState* s) {
 
 // The copies do the work of the hook's stages.
 void pass_stages(ReducerState* s) {
-  const auto passed = std::make_shared<PassedStages>(*s);
+  const auto passed = std::make_shared<PassedStages>(*s, false);
   for (uint32_t b = 0; b < s->stages.size(); b++) {
     if (s->schedule.buckets[b].cast_to) s->stages[b] = passed;
   }
