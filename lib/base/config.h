@@ -14,7 +14,7 @@
 //   WEFT_SECRET_FILE        a file with the secret (a final newline is ignored); inaccessible to other
 //                           users, or owned by root and readable by a group of this process
 //   WEFT_BACKEND            "shm", "loopback", ...
-//   WEFT_ALGORITHMS         "all_reduce=ring,broadcast=tree": algorithms of backends that move messages, for
+//   WEFT_ALGORITHMS         "all_reduce=direct,broadcast=flat": algorithms of backends over messages, for
 //                           all sizes; "one_shot=64K": largest all_reduce that uses the one-round algorithm;
 //                           "off": no autotuning when a communicator is created; equal on all ranks
 //   WEFT_SHM_THRESHOLDS     "off": shm does no autotuning when a communicator is created;

@@ -21,7 +21,6 @@ struct Shape {
   int root = 0;          // or the peer of send and recv
   uint64_t count = 0;    // as in CollectiveArgs
   uint64_t element = 1;  // bytes
-  bool ordered = false;  // CollectiveArgs::ordered
   // The largest all_reduce that uses one round; empty where it is neither measured nor given.
   std::optional<uint64_t> one_shot = {};
   const Blocks* blocks = nullptr;  // as in CollectiveArgs; valid while the schedule is built
@@ -35,17 +34,11 @@ struct Algorithm {
   // used.
   bool (*applies)(const Shape& shape);
   void (*build)(const Shape& shape, Schedule& schedule);
-  bool partial = false;  // adds partial results: not for ordered operations
 };
 
 inline bool always(const Shape&) {
   return true;
 }
-// Algorithm::applies of algorithms that are used only when they are forced.
-inline bool never(const Shape&) {
-  return false;
-}
-
 // Returns the limit in bytes up to which all_reduce uses one_shot where it was neither measured nor given.
 inline uint64_t table_one_shot(int ranks) {
   // With two ranks one_shot sends as many bytes as `direct`, in one round instead of two, so the limit is
@@ -79,13 +72,6 @@ inline Slice slice_of(const Shape& shape, int index, int parts) {
 inline Slice chunk_of(const Slice& slice, uint64_t index, uint64_t elements) {
   const uint64_t begin = std::min(slice.count, index * elements);
   return {slice.begin + begin, std::min(elements, slice.count - begin)};
-}
-
-// Returns the elements of a chunk for algorithms that hold one chunk of every peer at the same time. Their
-// scratch memory is then about 2 MiB.
-inline uint64_t chunk_elements(const Shape& shape) {
-  const uint64_t budget = (uint64_t{2} << 20) / static_cast<uint64_t>(std::max(shape.size, 1));
-  return std::clamp<uint64_t>(budget, 64 * 1024, 512 * 1024) / shape.element;
 }
 
 }  // namespace weft::coll

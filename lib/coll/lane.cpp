@@ -33,7 +33,7 @@ uint32_t wire_lane(const LaneKey& key) {
 }  // namespace
 
 size_t TransportLane::HashShape::operator()(const ShapeKey& key) const {
-  uint64_t h = static_cast<uint64_t>(key.coll) | static_cast<uint64_t>(key.ordered) << 8 | key.element << 16;
+  uint64_t h = static_cast<uint64_t>(key.coll) | key.element << 16;
   for (const uint64_t word : {static_cast<uint64_t>(key.root), key.count}) {
     h = scramble((h ^ word) + kSplitMixStep);
   }
@@ -65,11 +65,10 @@ Status TransportLane::choose_plan() {
   shape.root = args_.peer;
   shape.count = args_.count;
   shape.element = dtype_size(args_.dtype);
-  shape.ordered = args_.ordered;
   shape.one_shot = context_.forced.one_shot;
   shape.blocks = args_.blocks;
   if (shape.blocks != nullptr) return build(shape);
-  const auto known = plans_.find({args_.coll, shape.root, shape.count, shape.element, shape.ordered});
+  const auto known = plans_.find({args_.coll, shape.root, shape.count, shape.element});
   if (known == plans_.end()) return build(shape);
   plan_ = &known->second;
   return {};
@@ -94,7 +93,7 @@ Status TransportLane::build(const Shape& shape) {
       plan_bytes_ = 0;
     }
     plan_bytes_ += plan.memory_bytes();
-    const ShapeKey key{args_.coll, shape.root, shape.count, shape.element, shape.ordered};
+    const ShapeKey key{args_.coll, shape.root, shape.count, shape.element};
     plan_ = &plans_.emplace(key, std::move(plan)).first->second;
   }
   note_memory();
@@ -250,10 +249,7 @@ void TransportLane::run(const Work& work, uint64_t begin, uint64_t count) {
   const std::span<const Ref> inputs = plan_->schedule.inputs(work);
   const uint64_t element = work.kind == WorkKind::kCopy ? 1 : plan_->shape.element;
   std::byte* const to = at(work.to) + begin * element;
-  double prescale = 1.0, postscale = 1.0;
-  scales(work.kind, &prescale, &postscale);
-  const bool changes = prescale != 1.0 || postscale != 1.0 || work.kind == WorkKind::kCombine;
-  if (!changes && work.kind != WorkKind::kFold) {
+  if (work.kind == WorkKind::kCopy) {
     const std::byte* const from = at(inputs[0]) + begin * element;
     if (from != to) std::memcpy(to, from, count * element);
     return;
@@ -268,19 +264,9 @@ void TransportLane::run(const Work& work, uint64_t begin, uint64_t count) {
   fold.outputs = &to;
   fold.output_count = 1;
   fold.count = count;
-  fold.prescale = prescale;
-  fold.postscale = postscale;
+  fold.prescale = args_.prescale;
+  fold.postscale = args_.postscale;
   context_.host.fold(fold);
-}
-
-// Returns the scales that a kind of work applies, as Schedule::begin describes.
-void TransportLane::scales(WorkKind kind, double* prescale, double* postscale) const {
-  const bool narrow = is_float(args_.dtype) && dtype_size(args_.dtype) == 2;
-  if (kind == WorkKind::kFold || kind == WorkKind::kBegin) *prescale = args_.prescale;
-  if (kind == WorkKind::kFold || (kind == WorkKind::kBegin && narrow) ||
-      (kind == WorkKind::kEnd && !narrow)) {
-    *postscale = args_.postscale;
-  }
 }
 
 void TransportLane::finish(Status status) {

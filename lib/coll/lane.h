@@ -65,7 +65,6 @@ class TransportLane final : public CollectiveLane {
   // done.
   bool work(size_t most, uint64_t budget);
   void run(const Work& work, uint64_t begin, uint64_t count);
-  void scales(WorkKind kind, double* prescale, double* postscale) const;
   void finish(Status status);
   std::byte* at(const Ref& ref) const;
 
@@ -100,7 +99,6 @@ class TransportLane final : public CollectiveLane {
     int root;
     uint64_t count;
     uint64_t element;
-    bool ordered;
     bool operator==(const ShapeKey&) const = default;
   };
   struct HashShape {

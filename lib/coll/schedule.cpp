@@ -29,19 +29,6 @@ void Schedule::copy(Ref from, Ref to, uint64_t bytes) {
   add(WorkKind::kCopy, std::span(&from, 1), to, bytes);
 }
 
-void Schedule::begin(Ref from, Ref to, uint64_t count) {
-  add(WorkKind::kBegin, std::span(&from, 1), to, count);
-}
-
-void Schedule::combine(Ref low, Ref high, Ref to, uint64_t count) {
-  const Ref inputs[] = {low, high};
-  add(WorkKind::kCombine, inputs, to, count);
-}
-
-void Schedule::end(Ref at, uint64_t count) {
-  add(WorkKind::kEnd, std::span(&at, 1), at, count);
-}
-
 void Schedule::end_round() {
   const uint32_t begin = rounds_.empty() ? 0 : rounds_.back().works_end;
   rounds_.push_back({static_cast<uint32_t>(transfers_.size()), std::max(begin, meanwhile_end_),

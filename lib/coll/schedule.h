@@ -44,11 +44,8 @@ struct Transfer {
 static_assert(sizeof(Transfer) == 24);
 
 enum class WorkKind : uint8_t {
-  kCopy,     // count is in bytes; in elements for all other kinds
-  kFold,     // folds all inputs at once with the operation's scales and rounds once
-  kBegin,    // begins a partial result: copies an input and applies the first scales
-  kCombine,  // adds two partial results, without scales
-  kEnd,      // applies the remaining scales
+  kCopy,  // count is in bytes
+  kFold,  // folds all inputs at once with the operation's scales and rounds once; count is in elements
 };
 
 struct Work {
@@ -76,12 +73,6 @@ class Schedule {
   // to = fold of the inputs in their order, with the operation's op and scales.
   void fold(std::span<const Ref> inputs, Ref to, uint64_t count);
   void copy(Ref from, Ref to, uint64_t bytes);
-  // Partial results are sent in the operation's dtype. For 16-bit floats begin() applies all scales and end()
-  // none, so that a sum does not overflow where the mean does not. Wider types are divided at the end.
-  // combine: `low` is the lower ranks' part.
-  void begin(Ref from, Ref to, uint64_t count);
-  void combine(Ref low, Ref high, Ref to, uint64_t count);
-  void end(Ref at, uint64_t count);
   // Declares that the round's work so far neither reads what its messages receive nor writes what they send.
   // It is then done while the messages are in flight.
   void meanwhile() { meanwhile_end_ = static_cast<uint32_t>(works_.size()); }

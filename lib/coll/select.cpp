@@ -85,14 +85,14 @@ Status select(Coll coll, const Shape& shape, const Forced& forced, const Algorit
   const Algorithm* first = nullptr;
   for (const AlgorithmRow row_of : kTable) {
     const Algorithm& row = row_of();
-    if (row.coll != coll || (shape.ordered && row.partial)) continue;
+    if (row.coll != coll) continue;
     if (wanted != nullptr && std::string_view(wanted) == row.name) {
       *algorithm = &row;
       return {};
     }
     if (first == nullptr && row.applies(shape)) first = &row;
   }
-  if (first != nullptr && (wanted == nullptr || shape.ordered)) {
+  if (first != nullptr && wanted == nullptr) {
     *algorithm = first;
     return {};
   }

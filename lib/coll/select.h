@@ -26,16 +26,15 @@ struct Forced {
   bool measure = true;                    // one_shot may be measured
 };
 
-// Parses "all_reduce=ring,broadcast=tree", "one_shot=64K" or "off"; an empty text forces nothing. Returns
+// Parses "all_reduce=direct,broadcast=flat", "one_shot=64K" or "off"; an empty text forces nothing. Returns
 // kArg, listing the valid names, for anything else.
 Status parse_forced(std::string_view text, Forced* forced);
 
 // Returns "; one_shot up to 64 KiB (measured)" or the like; empty where the table decides.
 std::string text(const Forced& forced);
 
-// Selects the forced algorithm, or else the first row that applies. Ordered operations ignore a forced
-// algorithm that adds partial results. Returns kUnsupported, naming the algorithm, when a forced one is
-// unknown.
+// Selects the forced algorithm, or else the first row that applies. Returns kUnsupported, naming the
+// algorithm, when a forced one is unknown.
 Status select(Coll coll, const Shape& shape, const Forced& forced, const Algorithm** algorithm);
 
 }  // namespace weft::coll

@@ -1,12 +1,10 @@
 // WEFT_REDUCER_DETERMINISTIC: the bits of a reducer's results equal those of one fold in rank order, on every
-// backend, by every algorithm, over any hosts and with any buckets.
+// backend, over any hosts and with any buckets.
 #include <cmath>
 
 #include "../unit/reducer_rig.h"
 #include "backends.h"
 #include "base/text.h"
-#include "coll/select.h"
-#include "shm/backend.h"
 #include "support/catch.h"
 
 using namespace weft;
@@ -184,17 +182,6 @@ void scatter(Rank& self) {
   }
 }
 
-std::vector<std::string> forced_algorithms() {
-  std::vector<std::string> forced = {""};
-  for (const coll::AlgorithmRow row_of : coll::algorithms()) {
-    if (!row_of().partial) continue;
-    if (row_of().coll == Coll::kAllReduce) forced.push_back(cat("all_reduce=", row_of().name));
-    if (row_of().coll == Coll::kReduce) forced.push_back(cat("reduce=", row_of().name));
-    if (row_of().coll == Coll::kReduceScatter) forced.push_back(cat("reduce_scatter=", row_of().name));
-  }
-  return forced;
-}
-
 }  // namespace
 
 TEST_CASE("the sums of these tests depend on their order") {
@@ -206,37 +193,23 @@ TEST_CASE("the sums of these tests depend on their order") {
   }
 }
 
-TEST_CASE(
-    "deterministic results are one fold in rank order on every backend, by every algorithm, in any buckets") {
+TEST_CASE("deterministic results are one fold in rank order on every backend, in any buckets") {
   const Model model(params());
   for (const int size : {3, 4}) {
     std::vector<int> order(static_cast<size_t>(size));
     std::iota(order.begin(), order.end(), 0);
     const Gradients expected = folded(model, order);
     for (const BackendRow& row : backend_rows()) {
-      for (const std::string& algorithms : forced_algorithms()) {
-        // Schedules do not depend on the row, and shared memory has none.
-        const bool forced = !algorithms.empty();
-        if (forced && (row.processes || row.simulated || row.devices || row.backend == shm::backend))
-          continue;
-        RanksOptions options;
-        options.comm.algorithms = algorithms;
-        INFO(row.name << ", " << size << " ranks, " << algorithms);
-        const auto body = [&](Rank& self) {
-          Gradients mine(model);
-          fill(model, self.rank, &mine);
-          for (size_t p = 0; p < plans().size(); p++) {
-            // Without a forced algorithm all plans run in both modes. With one, half of the plans run at this
-            // size, the other half at another.
-            const bool view = p % 2 == 1;
-            if (forced && p % 2 != static_cast<size_t>(size) % 2) continue;
-            if (!forced || !view) reduce(self, model, plans()[p], WEFT_GRADIENT_COPY, mine, expected);
-            if (!forced || view) reduce(self, model, plans()[p], WEFT_GRADIENT_VIEW, mine, expected);
-          }
-          scatter(self);
-        };
-        run_on(row, size, body, options);
-      }
+      INFO(row.name << ", " << size << " ranks");
+      run_on(row, size, [&](Rank& self) {
+        Gradients mine(model);
+        fill(model, self.rank, &mine);
+        for (const auto& plan : plans()) {
+          reduce(self, model, plan, WEFT_GRADIENT_COPY, mine, expected);
+          reduce(self, model, plan, WEFT_GRADIENT_VIEW, mine, expected);
+        }
+        scatter(self);
+      });
     }
   }
 }

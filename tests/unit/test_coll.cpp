@@ -324,20 +324,20 @@ TEST_CASE("algorithms are forced by a list of names") {
   Forced forced;
   REQUIRE(parse_forced("", &forced).ok());
   CHECK(forced[Coll::kAllReduce] == nullptr);
-  REQUIRE(parse_forced("all_reduce=ring,broadcast=tree", &forced).ok());
-  CHECK(std::string(forced[Coll::kAllReduce]) == "ring");
-  CHECK(std::string(forced[Coll::kBroadcast]) == "tree");
+  REQUIRE(parse_forced("all_reduce=direct,broadcast=flat", &forced).ok());
+  CHECK(std::string(forced[Coll::kAllReduce]) == "direct");
+  CHECK(std::string(forced[Coll::kBroadcast]) == "flat");
   CHECK((forced.measure && !forced.one_shot && text(forced).empty()));
-  REQUIRE(parse_forced("off,reduce=tree,one_shot=64K", &forced).ok());
+  REQUIRE(parse_forced("off,reduce=direct,one_shot=64K", &forced).ok());
   CHECK((!forced.measure && forced.one_shot == 64 << 10));
   CHECK(text(forced) == "; one_shot up to 64 KiB (given)");
   for (const char* wrong :
-       {"all_reduce", "all_reduce=", "reduction=ring", "=", ",", "all_reduce=ring broadcast=tree", "off=1",
-        "on", "one_shot", "one_shot=", "one_shot=never", "one_shot=-1", "one_shot=9999999999G"}) {
+       {"all_reduce", "all_reduce=", "reduction=direct", "=", ",", "all_reduce=direct broadcast=flat",
+        "off=1", "on", "one_shot", "one_shot=", "one_shot=never", "one_shot=-1", "one_shot=9999999999G"}) {
     INFO(wrong);
     CHECK(parse_forced(wrong, &forced).code() == Code::kArg);
   }
-  CHECK(parse_forced("all_reduce=circle", &forced).text().find("ring") != std::string::npos);
+  CHECK(parse_forced("all_reduce=circle", &forced).text().find("one_shot") != std::string::npos);
 }
 
 TEST_CASE("all_reduce sums over ranks, in place, whatever the size") {

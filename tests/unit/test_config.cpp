@@ -80,7 +80,7 @@ TEST_CASE("weft's own variables give rank, size, store, secret, backend and log 
                 {"WEFT_JOB", "night run"},
                 {"WEFT_SECRET", "0123456789abcdef"},
                 {"WEFT_BACKEND", "shm"},
-                {"WEFT_ALGORITHMS", "all_reduce=ring"}},
+                {"WEFT_ALGORITHMS", "all_reduce=direct"}},
                &environment)
               .ok());
   CHECK(environment.launcher == Launcher::kWeft);
@@ -92,7 +92,7 @@ TEST_CASE("weft's own variables give rank, size, store, secret, backend and log 
   CHECK(environment.job == "night run");
   CHECK(environment.secret.size() == 16);
   CHECK(environment.backend == "shm");
-  CHECK(environment.algorithms == "all_reduce=ring");
+  CHECK(environment.algorithms == "all_reduce=direct");
 }
 
 TEST_CASE("mpirun's ranks of one host bootstrap over a unix socket named after user and job") {

@@ -1,5 +1,5 @@
 // Replicas stay bitwise equal in every mode, on data whose sums depend on their order, over shared memory and
-// over messages, by every algorithm that adds partial sums. Other tests check the values of the results.
+// over messages, by every algorithm of all_reduce. Other tests check the values of the results.
 #include <cmath>
 
 #include "coll/select.h"
@@ -254,7 +254,7 @@ std::vector<Over> backends() {
   all[1].name = "shm";
   all[1].options.backend = &shm::backend();
   for (const coll::AlgorithmRow row : coll::algorithms()) {
-    if (row().coll != Coll::kAllReduce || !row().partial) continue;
+    if (row().coll != Coll::kAllReduce) continue;
     Over& forced = all.emplace_back();
     forced.name = forced.options.comm.algorithms = cat("all_reduce=", row().name);
   }
