@@ -15,7 +15,6 @@ from cases import expect, expect_equal  # noqa: E402
 import chart  # noqa: E402
 import comparison  # noqa: E402
 import hosts  # noqa: E402
-import paper  # noqa: E402
 import peers  # noqa: E402
 import planner  # noqa: E402
 import systems  # noqa: E402
@@ -367,36 +366,6 @@ def test_bars():
     expect_equal(len(bars), 4)
     expect(abs(bars[0][1] - 3 * bars[1][1]) < 0.5 and abs(bars[1][0] - bars[0][0] - bars[0][1]) < 0.2, "parts", bars)
     expect(bars[2][1] == 0 and abs(bars[3][1] - 2 * bars[1][1]) < 0.5, "the other one", bars)
-
-
-def test_paper():
-    """each experiment runs what its figure shows, one row a point, and is drawn"""
-    asked = []
-
-    def fake(_, *words):
-        asked.append([str(word) for word in words])
-        sizes = asked[-1][asked[-1].index("--sizes") + 1].split(",") if "--sizes" in asked[-1] else ["4"]
-        return [{"count": int(size) // 4, "median_us": 8000.0, "exposed_us": 4000.0, "correct": True} for size in sizes]
-
-    real, paper.bench = paper.bench, fake
-    try:
-        arguments = paper.parse_arguments(["build", "--replay", "2"])
-        rows = {name: list(paper.EXPERIMENTS[name][0](arguments)) for name in arguments.only}
-    finally:
-        paper.bench = real
-    expect_equal(rows["launches"][0], ("arena", 1000, 0.008))
-    expect_equal([x for line, x, _ in rows["launches"] if line == "private"], paper.ELEMENTS)
-    expect_equal({x for _, x, _ in rows["buckets"]}, set(paper.LIMITS_MIB))
-    expect_equal([y for line, x, y in rows["every"] if line == "ResNet-50, a step"], [8.0, 4.0, 2.0, 1.0])
-    expect(all(words[words.index("--replay") + 1] == "2.0" for words in asked if words[0] == "step"), "replayed")
-    expect(["--total", "240000000"] == asked[0][3:5], "60 million f32", asked[0])
-    values = {(name, line, x): [y, 2 * y, 3 * y] for name, points in rows.items() for line, x, y in points}
-    summed = paper.summary(values)
-    expect_equal((summed[0]["y"], summed[0]["least"], summed[0]["most"]), (0.016, 0.008, 0.024))
-    with tempfile.TemporaryDirectory() as folder:
-        paper.draw(summed, Path(folder))
-        expect_equal(sorted(path.name for path in Path(folder).iterdir()), [f"paper-{name}.svg" for name in
-                                                                      ("buckets", "every", "launches")])
 
 
 if __name__ == "__main__":

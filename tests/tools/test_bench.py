@@ -88,15 +88,6 @@ def test_hook_results():
             expect_equal(row["calls"], 3 + 3 + 3, "to warm up, timed and counted", row)
 
 
-def test_launches():
-    """the same bytes are sent as ever smaller tensors, of which the last is shorter; all results are correct"""
-    for memory in ("arena", "private"):
-        rows = bench("launches", "--total", 1 << 20, "--sizes", "1000,100K,8M", "--memory", memory)["results"]
-        expect_equal([(row["bytes"], row["count"], row["details"].split(" ")[0]) for row in rows],
-                     [(1 << 20, 250, "1049"), (1 << 20, 25600, "11"), (1 << 20, 1 << 18, "1")])
-        expect(all(row["correct"] and row["median_us"] > 0 for row in rows), "results", rows)
-
-
 def test_replay():
     """a recorded backward pass is replayed, the time after it is reported, and a re-plan makes buckets follow its order"""
     with tempfile.TemporaryDirectory() as folder:
@@ -144,7 +135,6 @@ def test_bad_words():
     """unknown benchmarks, types and sizes are refused before any rank starts"""
     for words in (["all_reduse"], ["all_reduce", "--dtype", "f8"], ["all_reduce", "--op", "mean"],
                   ["all_reduce", "--sizes", "8x"], ["step"], ["all_reduce", "--memory", "gpu"],
-                  ["launches", "--total", "much"], ["launches", "--op", "premul_sum"],
                   ["all_reduce", "--bucket-limits", "1x"], ["step", "--mode", "reduced"],
                   ["all_reduce", "--repeat", 0], ["all_reduce", "--repeat", 101], ["all_reduce", "--repeat", "some"]):
         result = cases.run([WEFT, "bench", *words])

@@ -58,8 +58,6 @@ std::vector<Result> measure_all(Job& job, const BenchOptions& options) {
     if (op == "step") {
       for (const std::string& manifest : options.manifests)
         results.push_back(bench_step(job, options, manifest));
-    } else if (op == "launches") {
-      for (Result& result : bench_launches(job, options)) results.push_back(std::move(result));
     } else if (op == "ready") {
       for (Result& result : bench_ready(job, options)) results.push_back(std::move(result));
     } else {

@@ -163,7 +163,7 @@ const std::map<std::string, Collective>& collectives() {
 const Collective& find(const std::string& name) {
   const auto found = collectives().find(name);
   if (found != collectives().end()) return found->second;
-  std::string choices = "barrier, step, ready, launches";
+  std::string choices = "barrier, step, ready";
   for (const auto& [known, collective] : collectives()) choices += ", " + known;
   throw std::invalid_argument("unknown benchmark '" + name + "', expected one of: " + choices);
 }

@@ -11,9 +11,8 @@ namespace {
 constexpr char kFooter[] =
     "OP: all_reduce, reduce, broadcast, all_gather, reduce_scatter, gather, scatter, all_to_all, "
     "send_recv\n"
-    "(a round trip), barrier, step (a gradient step of a manifest's parameters), ready (the cost of\n"
-    "reporting a gradient ready without its copy, and the cost of many tiny parameters), or launches\n"
-    "(--total bytes as tensors of --sizes, all launched before one wait).\n"
+    "(a round trip), barrier, step (a gradient step of a manifest's parameters), or ready (the cost of\n"
+    "reporting a gradient ready without its copy, and the cost of many tiny parameters).\n"
     "Before every timed call each rank writes its buffers anew and enters a barrier; the time is that of\n"
     "the slowest rank. Results are checked in the first and the last call; a wrong result gives exit code "
     "1.";
@@ -35,7 +34,6 @@ void add_subject(CLI::App& bench, BenchOptions& options) {
       .add_option("--sizes", options.sizes,
                   "bytes of the call's larger buffer, separated by commas: 8,64K,4M")
       ->delimiter(',');
-  bench.add_option("--total", options.total, "for launches: total bytes, default 240000000");
 }
 
 // Adds the options of gradient steps.
@@ -161,16 +159,10 @@ void check_options(const BenchOptions& options) {
   parse_op(options.op);
   for (const std::string& size : options.sizes) parse_bytes(size);
   for (const std::string& limit : options.bucket_limits) parse_bytes(limit);
-  if (options.op == "premul_sum" && std::count(options.ops.begin(), options.ops.end(), "launches") > 0) {
-    throw std::invalid_argument(
-        "--op is premul_sum, which weft bench launches does not support: it has no factor; choose another "
-        "op");
-  }
-  parse_bytes(options.total);
   check_repeat(options);
   if (!options.baseline.empty()) Baseline(options.baseline);  // throws
   for (const std::string& op : options.ops) {
-    if (op != "step" && op != "ready" && op != "launches") check_collective(op);
+    if (op != "step" && op != "ready") check_collective(op);
     if (op == "step" && options.manifests.empty()) {
       throw std::invalid_argument("weft bench step needs --manifest FILE; examples are in bench/manifests");
     }

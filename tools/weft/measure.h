@@ -28,7 +28,6 @@ struct BenchOptions {
   std::string replan;  // for `step`: "limits", "model" or "first-needed", after the first step; default none
   std::vector<std::string> bucket_limits;  // for `step`: bytes; default the library's
   uint32_t accumulate = 1;                 // for `step`: number of steps, of which the last one synchronises
-  std::string total = "240000000";         // for `launches`: bytes; 60 million f32
   uint64_t iterations = 0;                 // 0: by size
   uint64_t warmup = 3;
   bool pin = true;
@@ -103,7 +102,6 @@ struct Result {
 void check_collective(const std::string& op);
 // The benchmarks. Rank 0's results are complete; those of other ranks are unspecified.
 std::vector<Result> bench_collective(Job& job, const BenchOptions& options, const std::string& op);
-std::vector<Result> bench_launches(Job& job, const BenchOptions& options);
 std::vector<Result> bench_ready(Job& job, const BenchOptions& options);
 Result bench_step(Job& job, const BenchOptions& options, const std::string& manifest_path);
 
