@@ -19,7 +19,7 @@ import chart
 
 HOOKS = ["allreduce", "fp16", "bf16", "int8", "fp8", "quantize", "powersgd rank=1", "powersgd rank=4",
          "powersgd rank=4 alternate=1", "batched_powersgd rank=4", "topk ratio=0.01", "topk ratio=0.1",
-         "randomk ratio=0.25", "randomk ratio=0.5", "onebit", "post_local_sgd"]
+         "onebit", "post_local_sgd"]
 
 
 def train(options, hook, seed):

@@ -45,8 +45,6 @@ class HookState {
   // Returns the number of steps before this one, including those before a save and load. Called in stage 0 of
   // every bucket.
   uint64_t iteration(const weft_bucket& bucket);
-  // Returns the result of the last call of iteration().
-  uint64_t last_iteration() const { return next_ - 1; }
 
   // lost: selects parameters whose error memory is saved as zeros.
   void save(Bytes* bytes, const std::function<bool(const std::string& param)>& lost = {}) const;

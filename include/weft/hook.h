@@ -211,7 +211,7 @@ typedef struct weft_hook_params {
 WEFT_API weft_status weft_hook_params_init(weft_hook_params* params, size_t size);
 
 /* Creates a built-in hook.
- * name: allreduce, noop, fp16, bf16, int8, fp8, topk, randomk, onebit, quantize, powersgd, batched_powersgd
+ * name: allreduce, noop, fp16, bf16, int8, fp8, topk, onebit, quantize, powersgd, batched_powersgd
  * or post_local_sgd (docs/hooks.md). Name and options are compared across ranks when a reducer is created.
  * params: a weft_hook_params, or NULL for defaults.
  * Returns: WEFT_ERR_ARG for unknown names, options or values; for saved state as weft_hook_load.

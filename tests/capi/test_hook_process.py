@@ -11,7 +11,7 @@ from cases import expect, expect_equal  # noqa: E402
 PROGRAM = sys.argv[1]
 HOOKS = [("powersgd", "start=2 rank=2"), ("powersgd", "start=2 rank=2 alternate=1"), ("powersgd", "start=5 feedback=ddp"),
          ("batched_powersgd", "start=5 rank=1"), ("int8", "rounding=stochastic"), ("fp8", "format=e5m2"), ("topk", "ratio=0.05"),
-         ("randomk", "ratio=0.05"), ("randomk", "ratio=0.05 feedback=1"), ("onebit", ""), ("bf16", ""),
+         ("onebit", ""), ("bf16", ""),
          ("post_local_sgd", "start=15 local=none")]
 
 

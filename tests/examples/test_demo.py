@@ -166,7 +166,7 @@ def test_loss_curve():
 
 HOOKS = {  # options, the least ratio, the least accuracy after a short run
     "allreduce": ("", 1, 0.5), "fp16": ("", 1.9, 0.5), "bf16": ("", 1.9, 0.5), "int8": ("", 3.5, 0.5), "fp8": ("", 3.5, 0.5),
-    "topk": ("ratio=0.05", 5, 0.3), "randomk": ("ratio=0.05", 5, 0.3), "onebit": ("", 15, 0.3),
+    "topk": ("ratio=0.05", 5, 0.3), "onebit": ("", 15, 0.3),
     "powersgd": ("rank=2", 2, 0.5), "batched_powersgd": ("rank=2", 2, 0.3),
     "quantize": ("", 3.5, 0.5), "post_local_sgd": ("", 2, 0.5)}
 

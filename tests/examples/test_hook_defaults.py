@@ -19,7 +19,7 @@ LEAST_ACCURACY = 0.86
 # take one byte a gradient and four for every 256. The demo starts powersgd, batched_powersgd and
 # post_local_sgd after a tenth of the steps.
 HOOKS = {"fp16": (2, 2), "bf16": (2, 2), "int8": (2, 3.93), "fp8": (2, 3.93), "quantize": (2, 4), "post_local_sgd": (2, 4),
-         "onebit": (4, 4), "topk": (4, 4), "randomk": (4, 4), "powersgd": (4, 4), "batched_powersgd": (4, 4)}
+         "onebit": (4, 4), "topk": (4, 4), "powersgd": (4, 4), "batched_powersgd": (4, 4)}
 
 SAMPLE = ("int8", "batched_powersgd")  # `make test-all` trains all
 

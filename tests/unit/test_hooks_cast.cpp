@@ -209,8 +209,8 @@ TEST_CASE("hooks that compute refuse non-float gradients by name") {
   bucket.size = 2;
   bucket.params = &param;
   bucket.param_count = 1;
-  for (const char* const name : {"fp16", "bf16", "int8", "fp8", "quantize", "onebit", "topk", "randomk",
-                                 "powersgd", "batched_powersgd"}) {
+  for (const char* const name :
+       {"fp16", "bf16", "int8", "fp8", "quantize", "onebit", "topk", "powersgd", "batched_powersgd"}) {
     std::shared_ptr<Hook> hook;
     REQUIRE(built_in(name, "", &hook).ok());
     weft_hook_plan plan{};

@@ -52,7 +52,6 @@ struct Growing {
   Gradient gradient;
 };
 constexpr Growing kGrowing[] = {{"topk", "ratio=0.001", dense},
-                                {"randomk", "ratio=0.001 feedback=1", dense},
                                 {"powersgd", "start=2 feedback=ddp", different},
                                 {"batched_powersgd", "start=2 rank=1 feedback=ddp", different}};
 
@@ -63,7 +62,6 @@ TEST_CASE("a hook with error feedback reports the norm of its error memory over 
                               {"fp8", ""},
                               {"onebit", ""},
                               {"topk", "ratio=0.1"},
-                              {"randomk", "ratio=0.1 feedback=1"},
                               {"powersgd", "start=2 rank=1"},
                               {"powersgd", "start=2 rank=1 alternate=1"},
                               {"powersgd", "start=2 rank=1 feedback=ddp"},
@@ -89,7 +87,7 @@ TEST_CASE("a hook with error feedback reports the norm of its error memory over 
 TEST_CASE("hooks without error feedback report no error memory") {
   for (const auto& [name, options] :
        {Named{"allreduce", ""}, Named{"noop", ""}, Named{"quantize", ""}, Named{"int8", "feedback=0"},
-        Named{"topk", "feedback=0"}, Named{"randomk", ""}, Named{"powersgd", "feedback=off"}}) {
+        Named{"topk", "feedback=0"}, Named{"powersgd", "feedback=off"}}) {
     INFO(name << " " << options);
     SimulatedHook ranks(name, options, {20, 40});
     set(ranks, 0, noisy);
@@ -112,8 +110,7 @@ TEST_CASE("an error memory that keeps growing is reported, one that converges is
   }
   for (const auto& [name, options] :
        {Named{"int8", ""}, Named{"onebit", ""}, Named{"topk", "ratio=0.1"},
-        Named{"powersgd", "start=2 rank=2"}, Named{"batched_powersgd", "start=2 rank=4"},
-        Named{"randomk", "ratio=0.2 feedback=1"}}) {
+        Named{"powersgd", "start=2 rank=2"}, Named{"batched_powersgd", "start=2 rank=4"}}) {
     INFO(name << " " << options);
     SimulatedHook ranks(name, options, {64, 64});
     for (uint64_t step = 0; step < 1000; step++) {
@@ -199,8 +196,8 @@ TEST_CASE("a hook that is saved during a rescue continues with the same bits", "
 TEST_CASE("rescue=1 without error feedback is refused") {
   std::shared_ptr<Hook> hook;
   for (const auto& [name, options] :
-       {Named{"topk", "feedback=0 rescue=1"}, Named{"randomk", "rescue=1"},
-        Named{"powersgd", "feedback=off rescue=1"}, Named{"int8", "feedback=0 rescue=1"}}) {
+       {Named{"topk", "feedback=0 rescue=1"}, Named{"powersgd", "feedback=off rescue=1"},
+        Named{"int8", "feedback=0 rescue=1"}}) {
     const Status status = built_in(name, options, &hook);
     CHECK(status.code() == Code::kArg);
     CHECK(has(status.text(), "rescue=1 needs the error memory: turn error feedback on"));

@@ -29,7 +29,6 @@ constexpr Named kHooks[] = {
     {"quantize", "per=channel", ""},
     {"onebit", "", ""},
     {"topk", "ratio=0.1", "ratio=1"},
-    {"randomk", "ratio=0.1", "ratio=1"},
     {"powersgd", "start=2", "start=2"},
     {"powersgd", "start=2 alternate=1 rank=2", "start=2 alternate=1 feedback=off"},
     {"powersgd", "start=2 feedback=ddp batch=1", "start=2 feedback=ddp"},

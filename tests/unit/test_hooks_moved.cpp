@@ -28,7 +28,6 @@ constexpr Remembers kHooks[] = {
     {"fp8", ""},
     {"onebit", ""},
     {"topk", "ratio=0.1"},
-    {"randomk", "ratio=0.01 feedback=1"},
     {"powersgd", "start=2 rank=2", true, true},
     {"powersgd", "start=7", false, true},  // it begins to compress after the move
     {"powersgd", "start=2 rank=2 alternate=1", true, true},

@@ -1,5 +1,5 @@
 // Lossy hooks, compared with plain references in f64 that follow the publications: the codes of int8, fp8 and
-// onebit, topk, randomk, quantize, the casts and batched_powersgd, over several steps with feedback.
+// onebit, topk, quantize, the casts and batched_powersgd, over several steps with feedback.
 // powersgd's is in test_hooks_powersgd.cpp.
 #include "hook_simulation.h"
 #include "powersgd_reference.h"
@@ -197,41 +197,6 @@ TEST_CASE("codes with feedback give the results of their published algorithms in
   }
 }
 
-TEST_CASE("randomk sends the mean at the configured number of places, and keeps the rest for later") {
-  const Model model(odd_params());
-  for (const int ranks : {1, 2, 3, 4}) {
-    for (const bool feedback : {false, true}) {
-      INFO(ranks << " ranks, feedback " << feedback);
-      const Training training = odd_training(ranks);
-      const Results results =
-          train(model, made("randomk", feedback ? "ratio=0.1 feedback=1" : "ratio=0.1"), training);
-      CHECK(replicas_identical(results));
-      for (size_t i = 0; i < model.size(); i++) {
-        const uint64_t count = model.count(i);
-        const uint64_t chosen = count == 0 || i == 5 ? 0 : (count + 9) / 10;
-        std::vector<Values> errors(static_cast<size_t>(ranks), Values(count));
-        for (uint64_t step = 0; step < training.steps; step++) {
-          const Values& got = results[step][0][i];
-          std::vector<Values> x = gradients_of(training, step, i, count);
-          Values expected(count);
-          uint64_t places = 0;
-          for (uint64_t e = 0; e < count; e++) {
-            const bool here = got[e] != 0;  // the hook draws the places, the same on all ranks
-            places += here ? 1 : 0;
-            for (size_t w = 0; w < x.size(); w++) {
-              if (feedback) x[w][e] += errors[w][e];
-              if (here) expected[e] += x[w][e] / ranks;
-              errors[w][e] = here ? 0 : x[w][e];
-            }
-          }
-          CHECK(places == chosen);
-          CHECK(difference(got, expected) < 1e-5);
-        }
-      }
-    }
-  }
-}
-
 TEST_CASE("quantize is DistributedDataParallel's, with a scale and a zero for a tensor or 512 values") {
   const Model model(odd_params());
   for (const int ranks : {1, 2, 3, 4}) {
@@ -388,8 +353,7 @@ TEST_CASE("over 100,000 steps the error memory of codes stays bounded", "[host]"
     const char* options;
   };
   constexpr uint64_t kSteps = 100'000;
-  constexpr Drift kHooks[] = {
-      {"int8", ""}, {"fp8", ""}, {"onebit", ""}, {"topk", "ratio=0.1"}, {"randomk", "ratio=0.1 feedback=1"}};
+  constexpr Drift kHooks[] = {{"int8", ""}, {"fp8", ""}, {"onebit", ""}, {"topk", "ratio=0.1"}};
   for (const auto& [name, options] : kHooks) {
     INFO(name << " " << options);
     SimulatedHook ranks(name, options, {kCount});

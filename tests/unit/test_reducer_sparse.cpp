@@ -205,7 +205,7 @@ TEST_CASE("entries of all ranks are averaged and sorted, and each row occurs onc
 TEST_CASE("hooks do not change sparse gradients") {
   const Model model(sparse_params());
   for (const char* const name : {"allreduce", "fp16", "bf16", "int8", "fp8", "quantize", "onebit", "topk",
-                                 "randomk", "powersgd", "batched_powersgd", "post_local_sgd"}) {
+                                 "powersgd", "batched_powersgd", "post_local_sgd"}) {
     check(run_threads(2, [&](Rank& self) {
       std::shared_ptr<Hook> hook;
       const char* const options = std::string(name) == "post_local_sgd" ? "local=none start=1" : "";
