@@ -86,10 +86,7 @@ typedef int32_t weft_planner;
 /* Where a model of the step leaves least communication after the last gradient. The re-plan measures the
  * cost of all-reduces (some tenths of a second). */
 #define WEFT_PLANNER_MODEL 2
-/* As MODEL; of the buckets that are ready at the same time, that with the first parameter of the list is
- * launched first, because the next forward pass needs it first. */
-#define WEFT_PLANNER_FIRST_NEEDED 3
-#define WEFT_PLANNER_NONE 4 /* weft_reducer_options.replan only: never re-plans by itself */
+#define WEFT_PLANNER_NONE 3 /* weft_reducer_options.replan only: never re-plans by itself */
 
 /* Divisor of sums, besides micro_batches. All but WORLD need WEFT_REDUCER_UNEVEN. */
 typedef int32_t weft_divide;

@@ -22,8 +22,7 @@ constexpr NamedValue kReducerFlags[] = {
     WEFT_NAMED(WEFT_REDUCER_STRICT_STRIDES)};
 
 constexpr NamedValue kPlanners[] = {WEFT_NAMED(WEFT_PLANNER_DEFAULT), WEFT_NAMED(WEFT_PLANNER_LIMITS),
-                                    WEFT_NAMED(WEFT_PLANNER_MODEL), WEFT_NAMED(WEFT_PLANNER_FIRST_NEEDED),
-                                    WEFT_NAMED(WEFT_PLANNER_NONE)};
+                                    WEFT_NAMED(WEFT_PLANNER_MODEL), WEFT_NAMED(WEFT_PLANNER_NONE)};
 
 constexpr NamedValue kAccumulations[] = {WEFT_NAMED(WEFT_ACCUMULATION_UNSET),
                                          WEFT_NAMED(WEFT_ACCUMULATION_PROGRAM),

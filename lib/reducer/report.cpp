@@ -51,7 +51,7 @@ constexpr NamedTime kNamedTimes[] = {{"step", &StepTimes::step_ns},
 // Returns the options of the reducer.
 Json setting_json(const ReducerState& s, const weft_reducer_stats& stats) {
   static constexpr const char* kDivisors[] = {"world", "active", "weights"};
-  static constexpr const char* kPlanners[] = {"default", "limits", "model", "first_needed", "none"};
+  static constexpr const char* kPlanners[] = {"default", "limits", "model", "none"};
   // In the view modes the program adds up.
   const bool unchosen = s.accumulation == WEFT_ACCUMULATION_UNSET && s.needs_accumulation();
   const char* const adds = s.accumulation == WEFT_ACCUMULATION_REDUCER ? "reducer" : "program";

@@ -230,18 +230,16 @@ class Accumulation(enum.IntEnum):
 class Planner(enum.IntEnum):
     """Methods to divide parameters into buckets.
 
-    DEFAULT       as documented where it is used
-    LIMITS        by bucket_limits
-    MODEL         by a cost model of the step, which minimises the communication after the last gradient
-    FIRST_NEEDED  as MODEL; of the buckets that are ready, the one that the next forward pass needs first is launched
-    NONE          Reducer(replan=...) only: never
+    DEFAULT  as documented where it is used
+    LIMITS   by bucket_limits
+    MODEL    by a cost model of the step, which minimises the communication after the last gradient
+    NONE     Reducer(replan=...) only: never
     """
 
     DEFAULT = 0
     LIMITS = 1
     MODEL = 2
-    FIRST_NEEDED = 3
-    NONE = 4
+    NONE = 3
 
 
 class Divide(enum.IntEnum):

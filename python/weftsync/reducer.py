@@ -68,7 +68,7 @@ class Reducer(Handle):
                          hosts
     copy_strays          view mode: `ready` accepts a gradient outside its view, and copies it into the view, where it
                          replaces what is there
-    replan               planner ("limits", "model", "first_needed", "none") of the re-plan by the ready order as the
+    replan               planner ("limits", "model", "none") of the re-plan by the ready order as the
                          second synchronised step begins. In view mode the views move: get `views` again. "default":
                          "limits" in copy mode where possible, else "none"
     keep_values          True: do not copy rank 0's values to all ranks at creation
@@ -410,7 +410,7 @@ class Reducer(Handle):
 
         plan           as for Reducer; None: the ready order
         bucket_limits  as for Reducer; None: those in use
-        planner        "limits", "model" or "first_needed" (see Planner); not with plan
+        planner        "limits" or "model" (see Planner); not with plan
 
         Gradients keep their values. In view mode the views move: get `views` again, and do not use the old ones. Raises
         WeftError ERR_STATE inside a step or without a recorded order; the old plan stays then.

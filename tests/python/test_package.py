@@ -300,7 +300,7 @@ def test_choices():
         expect_raises(ValueError, "state_only", weft.Param, "w", (2,), flags="state")
         with weft.Reducer(comm, params) as reducer:
             expect_raises(ValueError, "buffers", reducer.broadcast, what="values")
-            expect_raises(ValueError, "first_needed", reducer.replan, planner="best")
+            expect_raises(ValueError, "model", reducer.replan, planner="best")
             for call in (reducer.index, reducer.param, reducer.view, reducer.wait_param, reducer.ready,
                          reducer.absent):
                 error = expect_raises(ValueError, "'weights'", call, "weights")

@@ -69,7 +69,7 @@ def test_step():
             memory = row["memory"]
             expect(memory["gradient_bytes"] == 4 * 301106 <= memory["bucket_bytes"] and memory["other_bytes"] > 0, "memory", memory)
         for mode, more, details in (("copy", ["--bucket-limits", "0"], "4 buckets"),
-                                    ("view", ["--bucket-limits", "8,16M", "--replan", "first-needed"], "buckets"),
+                                    ("view", ["--bucket-limits", "8,16M", "--replan", "model"], "buckets"),
                                     ("copy", ["--reduce-dtype", "bf16"], "travelling as bf16"),
                                     ("copy", ["--accumulate", 3], "3 steps"), ("view", ["--accumulate", 2], "2 steps")):
             row = bench("step", "--manifest", path, "--mode", mode, "--backend", "shm", *more)["results"][0]

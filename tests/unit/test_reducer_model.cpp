@@ -132,49 +132,6 @@ TEST_CASE("gradients that are ready at once share a bucket, once the cost model 
   }
 }
 
-TEST_CASE("of buckets that are ready together, all ranks launch first what the forward pass needs first") {
-  const Model model = many_small();
-  constexpr int kRanks = 3;
-  for (const bool by_itself : {false, true}) {
-    const auto clock = std::make_shared<HeldClock>();
-    RanksOptions options;
-    options.clock = clock;
-    Gathering met(kRanks);
-    check(run_threads(
-        kRanks,
-        [&](Rank& self) {
-          std::unique_ptr<Reducer> reducer;
-          const weft_planner planner = by_itself ? WEFT_PLANNER_FIRST_NEEDED : WEFT_PLANNER_NONE;
-          self.expect(
-              make_reducer(self.comm, model, allreduce_hook(), &reducer, {.limits = {0}, .replan = planner}),
-              "create");
-          if (!reducer) return;
-          Gradients gradients(model);
-          met.run([&] { clock->hold(); });
-          self.expect(step_of(*reducer, gradients, 0, self.rank), "the step that is noted");
-          if (!by_itself) self.expect(replan(*reducer, WEFT_PLANNER_FIRST_NEEDED), "replan");
-          self.expect(step_of(*reducer, gradients, 1, self.rank), "step");
-          met.run([&] { clock->release(); });
-          std::vector<std::vector<uint64_t>> as_listed;
-          for (uint64_t i = 0; i < model.size(); i++) as_listed.push_back({i});
-          self.expect(buckets_of(*reducer) == as_listed, "the order of launch");
-          const Gradients expected = reference(model, {1}, kRanks, kRanks);
-          self.expect(differs(model, gradients.memory(), expected.memory()).empty(), "result");
-          self.expect(step_of(*reducer, gradients, 2, self.rank), "step in real time");
-          uint64_t before = 0;
-          for (uint32_t b = 0; b < reducer->bucket_count(); b++) {
-            weft_bucket_info info{};
-            self.expect(reducer->bucket(b, &info, nullptr, 0), "bucket");
-            self.expect(info.launch_ns >= before, cat("bucket ", b, " was launched before its turn"));
-            before = info.launch_ns;
-          }
-          const Gradients last = reference(model, {2}, kRanks, kRanks);
-          self.expect(differs(model, gradients.memory(), last.memory()).empty(), "result in real time");
-        },
-        options));
-  }
-}
-
 TEST_CASE("ranks with different planners get an error, and keep their plan") {
   const Model model = many_small();
   check(run_threads(2, [&](Rank& self) {
@@ -183,10 +140,8 @@ TEST_CASE("ranks with different planners get an error, and keep their plan") {
     if (!reducer) return;
     Gradients gradients(model);
     self.expect(step_of(*reducer, gradients, 0, self.rank), "step");
-    for (const int32_t other : {WEFT_PLANNER_LIMITS, WEFT_PLANNER_FIRST_NEEDED}) {
-      const Status refused = replan(*reducer, self.rank == 0 ? WEFT_PLANNER_MODEL : other);
-      self.expect(refused.code() == Code::kMismatch, refused.text());
-    }
+    const Status refused = replan(*reducer, self.rank == 0 ? WEFT_PLANNER_MODEL : WEFT_PLANNER_LIMITS);
+    self.expect(refused.code() == Code::kMismatch, refused.text());
     self.expect(reducer->bucket_count() == 40, "the plan stays");
     self.expect(step_of(*reducer, gradients, 1, self.rank), "the reducer works");
   }));
@@ -198,7 +153,7 @@ TEST_CASE("an unknown planner, and a planner together with a program's own plan,
     std::unique_ptr<Reducer> reducer;
     self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, {}), "create");
     if (!reducer) return;
-    for (const int32_t planner : {-1, WEFT_PLANNER_NONE, 5}) {
+    for (const int32_t planner : {-1, WEFT_PLANNER_NONE, 4}) {
       const Status unknown = replan(*reducer, planner);
       self.expect(unknown.code() == Code::kArg && has(unknown.text(), cat("planner is ", planner)),
                   unknown.text());
@@ -208,10 +163,8 @@ TEST_CASE("an unknown planner, and a planner together with a program's own plan,
     weft_replan_options options = WEFT_REPLAN_OPTIONS_INIT;
     options.plan = &plan;
     options.planner = WEFT_PLANNER_MODEL;
-    self.expect(reducer->replan(options).code() == Code::kArg, "both");
-    options.planner = WEFT_PLANNER_FIRST_NEEDED;
     const Status both = reducer->replan(options);
-    self.expect(has(both.text(), "WEFT_PLANNER_FIRST_NEEDED"), both.text());
+    self.expect(both.code() == Code::kArg && has(both.text(), "WEFT_PLANNER_MODEL"), both.text());
   }));
 }
 

@@ -42,7 +42,7 @@ bool says(const std::string& text, const char* what) {
 TEST_CASE("default options and valid combinations are accepted") {
   CHECK(refusal({}).empty());
   CHECK(refusal(with_flags(WEFT_REDUCER_UNEVEN | WEFT_REDUCER_STOP_WHEN_EXHAUSTED)).empty());
-  CHECK(refusal(with_replan(WEFT_PLANNER_FIRST_NEEDED, 0)).empty());
+  CHECK(refusal(with_replan(WEFT_PLANNER_MODEL, 0)).empty());
   CHECK(refusal(with_replan(WEFT_PLANNER_LIMITS, WEFT_REDUCER_SHARDED | WEFT_REDUCER_OWN_WHOLE)).empty());
   CHECK(refusal(with_replan(WEFT_PLANNER_NONE, WEFT_REDUCER_SHARDED)).empty());
 }
@@ -54,7 +54,7 @@ TEST_CASE("a flag without a required other flag is refused with that flag's name
   CHECK(
       says(refusal(with_replan(WEFT_PLANNER_LIMITS, WEFT_REDUCER_SHARDED)), "needs WEFT_REDUCER_OWN_WHOLE"));
   CHECK(
-      says(refusal(with_replan(5, 0)), "weft_reducer_options.replan is 5: allowed are WEFT_PLANNER_DEFAULT"));
+      says(refusal(with_replan(4, 0)), "weft_reducer_options.replan is 4: allowed are WEFT_PLANNER_DEFAULT"));
 }
 
 TEST_CASE("a flag in the wrong mode is refused with the required mode") {

@@ -66,11 +66,10 @@ void add_step(CLI::App& bench, BenchOptions& options) {
           "as if an accelerator computed; time that communication takes from the core is exposed too")
       ->needs("--replay");
   bench
-      .add_option(
-          "--replan", options.replan,
-          "for step: re-plan the buckets in the order of readiness of the first step: by limits, by the "
-          "cost model, or by the model with first needed buckets launched first")
-      ->check(CLI::IsMember({"limits", "model", "first-needed"}));
+      .add_option("--replan", options.replan,
+                  "for step: re-plan the buckets in the order of readiness of the first step: by limits, or "
+                  "by the cost model")
+      ->check(CLI::IsMember({"limits", "model"}));
   bench
       .add_option(
           "--bucket-limits", options.bucket_limits,

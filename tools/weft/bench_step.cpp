@@ -93,9 +93,7 @@ class Step {
   // Re-plans with the ready order of the last step. In view mode gradients move.
   void replan(const std::string& by) {
     weft_replan_options options = WEFT_REPLAN_OPTIONS_INIT;
-    options.planner = by == "model"          ? WEFT_PLANNER_MODEL
-                      : by == "first-needed" ? WEFT_PLANNER_FIRST_NEEDED
-                                             : WEFT_PLANNER_LIMITS;
+    options.planner = by == "model" ? WEFT_PLANNER_MODEL : WEFT_PLANNER_LIMITS;
     check(weft_reducer_replan(reducer_, &options, nullptr), "weft_reducer_replan");
     if (view_mode_) look_up_views();
   }

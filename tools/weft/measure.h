@@ -25,7 +25,7 @@ struct BenchOptions {
   std::string reduce_dtype;  // for `step`: the dtype in which gradients are sent; default f32, their own
   double replay = 0;         // for `step`: a factor on the duration of the recorded backward; 0: no replay
   bool compute = false;      // for a replayed `step`: the rank's core computes meanwhile, instead of sleeping
-  std::string replan;  // for `step`: "limits", "model" or "first-needed", after the first step; default none
+  std::string replan;        // for `step`: "limits" or "model", after the first step; default none
   std::vector<std::string> bucket_limits;  // for `step`: bytes; default the library's
   uint32_t accumulate = 1;                 // for `step`: number of steps, of which the last one synchronises
   uint64_t iterations = 0;                 // 0: by size

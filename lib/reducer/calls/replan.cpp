@@ -29,7 +29,6 @@ struct PlanVote {
   static constexpr uint32_t kModels = 16;  // ... with WEFT_PLANNER_MODEL
   static constexpr uint32_t kItself =
       32;  // the re-plan is automatic, from begin (weft_reducer_options.replan)
-  static constexpr uint32_t kNeeds = 64;  // ... with WEFT_PLANNER_FIRST_NEEDED, which implies the model
   uint32_t flags = 0;
   uint32_t limits = 0;  // number of limits it requests
   uint64_t wish = 0;    // digest of its request
@@ -45,7 +44,6 @@ struct PlanRequest {
   std::vector<uint64_t> limits;                // empty: those in use
   std::vector<std::vector<uint32_t>> buckets;  // empty: by the order of readiness
   bool by_model = false;                       // ... and the model of a step
-  bool by_need = false;                        // ... and launched in the order in which they are needed
   bool by_itself = false;                      // weft_reducer_options.replan: an impossible plan is no error
 
   static Status read(const weft_replan_options& options, const Manifest& manifest, PlanRequest* request);
@@ -54,10 +52,9 @@ struct PlanRequest {
 
 Status PlanRequest::read(const weft_replan_options& options, const Manifest& manifest, PlanRequest* request) {
   constexpr NamedValue kPlanners[] = {WEFT_NAMED(WEFT_PLANNER_DEFAULT), WEFT_NAMED(WEFT_PLANNER_LIMITS),
-                                      WEFT_NAMED(WEFT_PLANNER_MODEL), WEFT_NAMED(WEFT_PLANNER_FIRST_NEEDED)};
+                                      WEFT_NAMED(WEFT_PLANNER_MODEL)};
   WEFT_TRY(check_choice("weft_replan_options.planner", options.planner, kPlanners));
-  request->by_model = options.planner == WEFT_PLANNER_MODEL || options.planner == WEFT_PLANNER_FIRST_NEEDED;
-  request->by_need = options.planner == WEFT_PLANNER_FIRST_NEEDED;
+  request->by_model = options.planner == WEFT_PLANNER_MODEL;
   if (request->by_model && options.plan != nullptr) {
     return Status::error(
         Code::kArg, cat("weft_replan_options.plan is set and its planner is ", planner_name(options.planner),
@@ -70,7 +67,7 @@ Status PlanRequest::read(const weft_replan_options& options, const Manifest& man
 
 uint64_t PlanRequest::digest() const {
   ByteWriter writer;
-  writer.put(by_model).put(by_need).put(static_cast<uint32_t>(limits.size()));
+  writer.put(by_model).put(static_cast<uint32_t>(limits.size()));
   for (const uint64_t limit : limits) writer.put(limit);
   for (const std::vector<uint32_t>& params : buckets) {
     writer.put(static_cast<uint32_t>(params.size()));
@@ -147,7 +144,6 @@ PlanVote vote_on(const PlanRequest* request, const Status& given, bool knows) {
   mine.flags |= given.ok() ? PlanVote::kWants : PlanVote::kRefuses;
   if (!request->buckets.empty()) mine.flags |= PlanVote::kBrings;
   if (request->by_model) mine.flags |= PlanVote::kModels;
-  if (request->by_need) mine.flags |= PlanVote::kNeeds;
   if (request->by_itself) mine.flags |= PlanVote::kItself;
   mine.wish = request->digest();
   mine.limits = static_cast<uint32_t>(request->limits.size());
@@ -183,9 +179,9 @@ Status exchange_step_timings(const ReducerState& s, Deadline deadline, std::uniq
 
 // Makes the plan, on the rank whose plan is taken. timings: null to end buckets at the limits.
 Status draw_plan(const ReducerState& s, const PlanRequest* request, const std::vector<uint64_t>& limits,
-                 const Timings* timings, LaunchOrder launch, Plan* plan) {
+                 const Timings* timings, Plan* plan) {
   if (request != nullptr && !request->buckets.empty()) return make_plan(s.manifest, request->buckets, plan);
-  *plan = timings != nullptr ? plan_by_model(s.manifest, limits, timings->ready, timings->cost, launch)
+  *plan = timings != nullptr ? plan_by_model(s.manifest, limits, timings->ready, timings->cost)
                              : make_plan(s.manifest, {.limits = limits, .order = s.order->params()});
   if (s.own_whole) *plan = grouped_by_owner(s.manifest, *plan, s.comm->size());
   return {};
@@ -347,8 +343,7 @@ Status take_plan(ReducerData& r, const PlanRequest* request, const Status& given
   Plan drawn, plan;
   const bool draws = root == s.comm->rank();
   if (draws) {
-    const auto launch = anyone(votes, PlanVote::kNeeds) ? LaunchOrder::kFirstNeeded : LaunchOrder::kReadiness;
-    const Status status = draw_plan(s, request, limits, timings.get(), launch, &drawn);
+    const Status status = draw_plan(s, request, limits, timings.get(), &drawn);
     if (!status.ok()) {  // the other ranks wait for the plan
       s.comm->fail(status);
       return s.comm->failure();
@@ -369,7 +364,6 @@ Status replan_automatically(ReducerData& r) {
   WEFT_TRY(open_replan(r));
   PlanRequest request;
   request.by_model = r.state->replan != WEFT_PLANNER_LIMITS;
-  request.by_need = r.state->replan == WEFT_PLANNER_FIRST_NEEDED;
   request.by_itself = true;
   return take_plan(r, &request, {});
 }

@@ -1,10 +1,8 @@
 #include "reducer/plan/planner.h"
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <numeric>
-#include <queue>
 #include <tuple>
 #include <utility>
 
@@ -82,9 +80,7 @@ struct Bucket {
 // Finds the boundaries with which the last bucket is done earliest, if these pieces have the network alone.
 // through[j] is that time for the first j pieces. If piece i is the first one of the last bucket, the time is
 // max(through[i], ready time of piece j - 1) + cost of pieces i to j - 1. The best i gives the minimum.
-// most: the largest size in bytes of a bucket of several pieces.
-void cut(const std::vector<ReadyPiece>& pieces, const TransferCost& cost, uint64_t most,
-         std::vector<Bucket>* buckets) {
+void cut(const std::vector<ReadyPiece>& pieces, const TransferCost& cost, std::vector<Bucket>* buckets) {
   struct Best {
     uint64_t through_ns = UINT64_MAX;
     uint32_t buckets = 0;
@@ -96,7 +92,6 @@ void cut(const std::vector<ReadyPiece>& pieces, const TransferCost& cost, uint64
     uint64_t bytes = 0;
     for (size_t i = j; i-- > 0;) {
       bytes += pieces[i].bytes;
-      if (bytes > most && i + 1 < j) break;
       const uint64_t through = std::max(best[i].through_ns, pieces[j - 1].ready_ns) + cost.ns(bytes);
       const uint32_t count = best[i].buckets + 1;
       if (std::pair(through, count) < std::pair(best[j].through_ns, best[j].buckets)) {
@@ -145,53 +140,12 @@ uint64_t exposed_ns(const Plan& plan, const ReadyTimes& ready, const TransferCos
   return through - std::min(through, last);
 }
 
-Plan first_needed(const Plan& plan, const ReadyTimes& ready, const TransferCost& cost) {
-  struct Bucket {
-    uint64_t ready_ns = 0;
-    uint32_t needed = UINT32_MAX;  // its first parameter in the list
-  };
-  const uint64_t last = last_ready(ready);
-  std::vector<Bucket> buckets(plan.buckets.size());
-  for (size_t b = 0; b < buckets.size(); b++) {
-    for (const uint32_t param : plan.buckets[b].params) {
-      buckets[b].ready_ns = std::max(buckets[b].ready_ns, when(ready[param], last));
-      buckets[b].needed = std::min(buckets[b].needed, param);
-    }
-  }
-  std::vector<uint32_t> coming(buckets.size());
-  std::iota(coming.begin(), coming.end(), 0u);
-  std::stable_sort(coming.begin(), coming.end(),
-                   [&](uint32_t a, uint32_t b) { return buckets[a].ready_ns < buckets[b].ready_ns; });
-  using Waiting = std::pair<uint32_t, uint32_t>;  // needed, bucket
-  std::priority_queue<Waiting, std::vector<Waiting>, std::greater<>> waiting;
-  Plan ordered = plan;
-  ordered.buckets.clear();
-  uint64_t now = 0;
-  for (size_t next = 0; ordered.buckets.size() < buckets.size();) {
-    if (waiting.empty()) now = std::max(now, buckets[coming[next]].ready_ns);
-    for (; next < coming.size() && buckets[coming[next]].ready_ns <= now; next++) {
-      waiting.push({buckets[coming[next]].needed, coming[next]});
-    }
-    const PlannedBucket& bucket = plan.buckets[waiting.top().second];
-    waiting.pop();
-    now += cost.ns(bucket.bytes());
-    for (const uint32_t param : bucket.params) {
-      ordered.bucket_of[param] = static_cast<uint32_t>(ordered.buckets.size());
-    }
-    ordered.buckets.push_back(bucket);
-  }
-  return ordered;
-}
-
 Plan plan_by_model(const Manifest& manifest, const std::vector<uint64_t>& limits, const ReadyTimes& ready,
-                   const TransferCost& cost, LaunchOrder launch) {
+                   const TransferCost& cost) {
   const std::vector<uint32_t> order = by_readiness(ready);
   const uint64_t last = last_ready(ready);
   std::vector<Bucket> buckets;
-  const bool by_need = launch == LaunchOrder::kFirstNeeded;
-  const uint64_t most = by_need ? bucket_limits(limits).back() : UINT64_MAX;
-  for (const std::vector<ReadyPiece>& pieces : pieces_of(manifest, order, ready))
-    cut(pieces, cost, most, &buckets);
+  for (const std::vector<ReadyPiece>& pieces : pieces_of(manifest, order, ready)) cut(pieces, cost, &buckets);
   for (const uint32_t i : order) {
     if (manifest.params[i].reduced() && manifest.params[i].sparse()) {
       buckets.push_back({{i}, when(ready[i], last)});
@@ -208,8 +162,7 @@ Plan plan_by_model(const Manifest& manifest, const std::vector<uint64_t>& limits
   const auto rank = [&](const Plan& plan) {
     return std::pair(exposed_ns(plan, ready, cost), plan.buckets.size());
   };
-  const Plan& best = rank(by_model) <= rank(by_size) ? by_model : by_size;
-  return by_need ? first_needed(best, ready, cost) : best;
+  return rank(by_model) <= rank(by_size) ? by_model : by_size;
 }
 
 }  // namespace weft

@@ -34,24 +34,10 @@ class TransferCost {
 // the other in launch order, each once its last gradient is ready.
 uint64_t exposed_ns(const Plan& plan, const ReadyTimes& ready, const TransferCost& cost);
 
-// The launch order among ready buckets.
-enum class LaunchOrder {
-  kReadiness,    // earliest ready first
-  kFirstNeeded,  // the bucket with the first listed parameter: the next forward pass begins there
-};
-
 // Returns a plan that launches buckets as they become ready and whose exposed time is the smallest in the
 // model. For gradients of one dtype on one device it is optimal. It never exposes more than make_plan's plan
 // with these limits and the same order. Among equals, the plan with fewer buckets wins.
-//
-// kFirstNeeded: no bucket of several parameters exceeds the last limit, so that there are buckets to choose
-// from. The best such plan's buckets are then launched in first_needed's order, which exposes as much.
 Plan plan_by_model(const Manifest& manifest, const std::vector<uint64_t>& limits, const ReadyTimes& ready,
-                   const TransferCost& cost, LaunchOrder order = LaunchOrder::kReadiness);
-
-// Returns the same buckets in another launch order. Whenever a bucket is done, the next one is the ready
-// bucket whose first parameter comes first in the list. If none is ready, it is the next to become ready. The
-// network is never idle while a bucket waits, so the last bucket ends no later than in any other order.
-Plan first_needed(const Plan& plan, const ReadyTimes& ready, const TransferCost& cost);
+                   const TransferCost& cost);
 
 }  // namespace weft
