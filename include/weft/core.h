@@ -262,11 +262,6 @@ typedef struct weft_context_options {
    NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0}
 /* clang-format on */
 
-/* Fills options with its defaults.
- * size: sizeof *options as the caller knows it. Does not set version.
- * Returns: WEFT_ERR_ARG if options is NULL or size too small. Threads: any thread. Since 0.9 */
-WEFT_API weft_status weft_context_options_init(weft_context_options* options, size_t size);
-
 /* Creates an instance of the library.
  * options: NULL for defaults. error: may be NULL.
  * Returns: WEFT_ERR_ARG; WEFT_ERR_VERSION if the header's version is incompatible (another major version or,
@@ -328,9 +323,6 @@ typedef struct weft_comm_options {
 #define WEFT_COMM_DEVICE UINT64_C(2)         /* weft_comm_options.device is set */
 #define WEFT_COMM_OPTIONS_INIT \
   {sizeof(weft_comm_options), 0, 0, 0, 0, NULL, NULL, 0, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0}
-
-/* Fills options with its defaults, as weft_context_options_init. Threads: any thread. Since 0.9 */
-WEFT_API weft_status weft_comm_options_init(weft_comm_options* options, size_t size);
 
 /* Connects to the other ranks and forms a communicator. Blocks at most init_timeout_ms.
  * options: NULL: everything from the environment. error: may be NULL.

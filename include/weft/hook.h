@@ -205,11 +205,6 @@ typedef struct weft_hook_params {
 } weft_hook_params;
 #define WEFT_HOOK_PARAMS_INIT {sizeof(weft_hook_params), NULL, NULL, NULL, NULL, NULL, 0}
 
-/* Fills params with its defaults.
- * size: sizeof *params as the caller knows it.
- * Returns: WEFT_ERR_ARG if params is NULL or size too small. Threads: any thread. Since 0.9 */
-WEFT_API weft_status weft_hook_params_init(weft_hook_params* params, size_t size);
-
 /* Creates a built-in hook.
  * name: allreduce, noop, fp16, bf16, int8, fp8, topk, onebit, quantize, powersgd, batched_powersgd
  * or post_local_sgd (docs/hooks.md). Name and options are compared across ranks when a reducer is created.

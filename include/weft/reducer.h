@@ -199,11 +199,6 @@ typedef struct weft_reducer_options {
  * copying. */
 #define WEFT_REDUCER_STRICT_STRIDES UINT64_C(16384)
 
-/* Fills options with its defaults, except param_size.
- * size: sizeof *options as the caller knows it.
- * Returns: WEFT_ERR_ARG if options is NULL or size too small. Threads: any thread. Since 0.9 */
-WEFT_API weft_status weft_reducer_options_init(weft_reducer_options* options, size_t size);
-
 /* ---- Create and destroy -------------------------------------------------------------------------------- */
 
 /* Creates a reducer for a list of parameters. Collective: the ranks compare the list, the plan, the hook and

@@ -1,4 +1,4 @@
-// Version, status texts, struct initialisers, and shared functions of this folder.
+// Version, status texts, and shared functions of this folder.
 #include <iterator>
 
 #include "base/dtype.h"
@@ -48,17 +48,6 @@ namespace {
 // The details of the thread's last failed call: a plain struct, because the library has no destructors.
 thread_local weft_error last_error = WEFT_ERROR_INIT;
 
-// Fills a struct with the library's defaults. Facts about the program, such as its header's version or the
-// size of its structs, stay zero, "not specified": the library does not know them.
-template <class T>
-weft_status init_struct(T* options, size_t size, const T& defaults) {
-  if (options == nullptr || size < sizeof(size_t) || size > kMaxStructSize) return WEFT_ERR_ARG;
-  std::memset(static_cast<void*>(options), 0, size);
-  std::memcpy(static_cast<void*>(options), &defaults, std::min(size, sizeof(T)));
-  options->struct_size = size;
-  return WEFT_OK;
-}
-
 }  // namespace
 
 weft_status ended(const Status& status) noexcept {
@@ -84,28 +73,6 @@ const char* weft_status_string(weft_status status) {
 weft_status weft_last_error(weft_error* error) {
   if (error != nullptr) (void)write_struct(last_error, "error", error).ok();
   return last_error.code;
-}
-
-weft_status weft_context_options_init(weft_context_options* options, size_t size) {
-  weft_context_options defaults = WEFT_CONTEXT_OPTIONS_INIT;
-  defaults.version = 0;
-  return init_struct(options, size, defaults);
-}
-
-weft_status weft_comm_options_init(weft_comm_options* options, size_t size) {
-  const weft_comm_options defaults = WEFT_COMM_OPTIONS_INIT;
-  return init_struct(options, size, defaults);
-}
-
-weft_status weft_reducer_options_init(weft_reducer_options* options, size_t size) {
-  weft_reducer_options defaults = WEFT_REDUCER_OPTIONS_INIT;
-  defaults.param_size = 0;
-  return init_struct(options, size, defaults);
-}
-
-weft_status weft_hook_params_init(weft_hook_params* params, size_t size) {
-  const weft_hook_params defaults = WEFT_HOOK_PARAMS_INIT;
-  return init_struct(params, size, defaults);
 }
 
 }  // extern "C"

@@ -190,10 +190,10 @@ BLOCKING = {
     "averager_step": (averager, lambda r: r.averager.step()),
 }
 # Functions that wait neither for another rank nor for code of the program.
-OTHERS = set("""version status_string context_options_init context_create backend_count backend_query device_query capability
-    comm_options_init comm_rank comm_size comm_query comm_abort comm_error last_error comm_alloc comm_free sparse_release group_begin
-    request_test request_cancel request_on_complete request_error request_release hook_params_init hook_create hook_create_custom
-    hook_stage_complete hook_create_saved hook_destroy reducer_options_init reducer_grad_view reducer_ready
+OTHERS = set("""version status_string context_create backend_count backend_query device_query capability
+    comm_rank comm_size comm_query comm_abort comm_error last_error comm_alloc comm_free sparse_release group_begin
+    request_test request_cancel request_on_complete request_error request_release hook_create hook_create_custom
+    hook_stage_complete hook_create_saved hook_destroy reducer_grad_view reducer_ready
     reducer_absent reducer_result reducer_ready_tensor reducer_ready_sparse reducer_sparse_result reducer_norms
     reducer_owned reducer_report reducer_param reducer_error reducer_bucket_count reducer_bucket
     reducer_query reducer_verdict averager_destroy trace_start trace_stop trace_write flight_write""".split())
