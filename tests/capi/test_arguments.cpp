@@ -457,6 +457,10 @@ TEST_CASE("norms, owned slices and gathers check their arguments, and errors nam
   CHECK(weft_reducer_norms(reducer, &norms, nullptr) == WEFT_ERR_STATE);
   CHECK(weft_reducer_owned(reducer, 0, nullptr, &count) == WEFT_ERR_STATE);
   CHECK(weft_reducer_gather_params(reducer, nullptr) == WEFT_ERR_STATE);
+  weft_tensor tensor = WEFT_TENSOR_INIT;
+  tensor.struct_size = 3;
+  CHECK(weft_reducer_ready_tensor(reducer, 0, nullptr, nullptr) == WEFT_ERR_ARG);
+  CHECK(weft_reducer_ready_tensor(reducer, 0, &tensor, nullptr) == WEFT_ERR_ARG);
   CHECK(weft_reducer_destroy(&reducer) == WEFT_OK);
 
   options.flags = WEFT_REDUCER_OWN_WHOLE;

@@ -1,6 +1,5 @@
 // lib/coll: schedules, the table of algorithms, and collectives over a transport.
 #include <functional>
-#include <numeric>
 #include <set>
 #include <string>
 
@@ -9,7 +8,6 @@
 #include "coll/select.h"
 #include "kernels/host_ops.h"
 #include "support/catch.h"
-#include "support/ranks.h"
 
 namespace unit_coll {
 
@@ -338,26 +336,6 @@ TEST_CASE("algorithms are forced by a list of names") {
     CHECK(parse_forced(wrong, &forced).code() == Code::kArg);
   }
   CHECK(parse_forced("all_reduce=circle", &forced).text().find("one_shot") != std::string::npos);
-}
-
-TEST_CASE("all_reduce sums over ranks, in place, whatever the size") {
-  test::check(test::run_threads(3, [](test::Rank& self) {
-    for (const uint64_t count : {1u, 1000u, 500'000u}) {
-      std::vector<float> data(count);
-      std::iota(data.begin(), data.end(), static_cast<float>(self.rank));
-      CollectiveArgs args;
-      args.coll = Coll::kAllReduce;
-      args.dtype = Dtype::kF32;
-      args.op = ReduceOp::kSum;
-      args.count = count;
-      args.src = args.dst = reinterpret_cast<std::byte*>(data.data());
-      self.expect(self.run(args), "all_reduce");
-      for (uint64_t i = 0; i < count; i++) {
-        if (data[i] == 3 * static_cast<float>(i) + 3) continue;
-        return self.expect(false, "wrong at " + std::to_string(i));
-      }
-    }
-  }));
 }
 
 }  // namespace unit_coll
