@@ -27,10 +27,13 @@ def check_document(path, root, targets):
     for source, code in re.findall(r"<!-- from: (\S+) -->\n```\w*\n(.*?)^```", text, re.M | re.S):
         if not (root / source).exists() or code not in (root / source).read_text():
             problems.append(f"{name}: quotes code of {source} that is not in that file: {code.splitlines()[0]!r} ...")
-    for folder, test in re.findall(r"\b([a-z]+)/(test_\w+)", text):
+    # A test is named by its suite, or by its path: unit/test_plan is tests/unit/reducer/test_plan.cpp.
+    for folder, inner, test in re.findall(r"\b(?:tests/)?([a-z]+)/([a-z]+/)?(test_\w+)", text):
         there = root / "tests" / folder
-        if there.is_dir() and not any((there / (test + ending)).exists() for ending in (".cpp", ".py", ".sh", ".c")):
-            problems.append(f"{name}: names the test {folder}/{test}, which does not exist")
+        places = [there / inner] if inner else [there, *there.glob("*/")]
+        if there.is_dir() and not any((place / (test + ending)).exists() for place in places
+                                      for ending in (".cpp", ".py", ".sh", ".c")):
+            problems.append(f"{name}: names the test {folder}/{inner}{test}, which does not exist")
     headings = re.findall(r"^##+ .*$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M)
     for heading in sorted({one for one in headings if headings.count(one) > 1}):
         problems.append(f"{name}: has the heading {heading!r} more than once")

@@ -211,7 +211,8 @@ class Overlay:
         taken = self.build.objects_of(target)
         file = f"test_{test.split('_', 1)[1]}.cpp.o"
         ours = [output for output in self.changed()
-                if output in taken and (f"{target}.p/test_" not in output or output.endswith(file))]
+                if output in taken and (not output.startswith(f"{target}.p/") or "test_" not in Path(output).name
+                                        or output.endswith(file))]
         if not ours:
             return f"nothing in {target} sees {self.source}"
         for output in ours:
