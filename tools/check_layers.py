@@ -26,9 +26,6 @@ LAYERS = {
 CORE_OF_REDUCER = ["bucket", "manifest", "plan", "recover", "step", "values"]
 KNOWN = {
     "lib/reducer/bucket/buckets.cpp": ["reducer/feature/in_place/in_place.h"],
-    "lib/reducer/step/hook_plan.cpp": ["reducer/feature/sparse/sparse.h"],
-    "lib/reducer/step/schedule.cpp": ["reducer/feature/sparse/sparse.h"],
-    "lib/reducer/step/schedule.h": ["reducer/feature/sharded/ownership.h"],
 }
 LIB_FOLDERS = [folder.split("/")[1] + "/" for folder in LAYERS]
 LAYERS["lib/capi"] = LIB_FOLDERS + ["capi/", "bootstrap.h", "registry.h"]

@@ -37,6 +37,14 @@ void call_all(void (*StepFeature::*function)(ReducerState*), ReducerState* state
 
 }  // namespace
 
+PlanBucket planner_of(const PlannedBucket& bucket) {
+  PlanBucket planner = nullptr;
+  for (const StepFeature* const feature : kFeatures) {
+    if (planner == nullptr && feature->planner != nullptr) planner = feature->planner(bucket);
+  }
+  return planner;
+}
+
 void add_exchanges(ReducerState* state) {
   call_all(&StepFeature::exchanges, state);
 }

@@ -3,12 +3,16 @@
 // buckets, if the reducer's options ask for it. Step and Reducer run these and do not name their features.
 #pragma once
 
+#include "reducer/step/schedule.h"
+
 namespace weft {
 
 struct ReducerState;
 
 // Functions are null if the feature has nothing of the kind.
 struct StepFeature {
+  // Returns how the collectives of a bucket are planned; null: as its hook declares.
+  PlanBucket (*planner)(const PlannedBucket& bucket) = nullptr;
   // Adds exchanges to a schedule that has the buckets' collectives (reducer/step/step_exchange.h).
   void (*exchanges)(ReducerState* state) = nullptr;
   // Marks the buckets into which gradients are copied in the communication dtype
@@ -22,6 +26,8 @@ struct StepFeature {
   void (*stages)(ReducerState* state) = nullptr;
 };
 
+// Returns the planner of the feature that has one for the bucket; null: none has.
+PlanBucket planner_of(const PlannedBucket& bucket);
 // Calls the functions of all features, in an order that is the same on all ranks.
 void add_exchanges(ReducerState* state);
 void mark_narrow_copies(ReducerState* state);

@@ -48,7 +48,7 @@ Status share_out(ReducerState* s) {
     }
   }
   s->ownership = std::make_unique<Ownership>(s->manifest, s->plan, s->comm->size(), s->own_whole);
-  s->schedule.part(*s->ownership, s->comm->rank());
+  part(*s->ownership, s->comm->rank(), &s->schedule);
   if (!check_values(s->manifest, params_with(s->manifest, 0, true)).ok()) return {};
   std::unique_ptr<GatherStaging> staging;
   WEFT_TRY(GatherStaging::make(s->plan, s->comm->collectives().arena(), &staging));

@@ -3,7 +3,6 @@
 #include "base/arguments.h"
 #include "base/text.h"
 #include "core/context.h"
-#include "reducer/feature/sparse/sparse.h"
 #include "reducer/state.h"
 
 namespace weft {
@@ -19,11 +18,6 @@ struct Extent {
   uint64_t end() const { return begin + bytes; }
 };
 
-Status too_much_scratch(uint64_t bytes) {
-  return Status::error(Code::kArg, cat("weft_hook_plan.scratch_bytes is ", bytes, "; at most ",
-                                       bytes_text(kMaxScratch), " is allowed"));
-}
-
 // Checks what the hook declared for one bucket.
 class Checker {
  public:
@@ -36,7 +30,7 @@ class Checker {
       return bad(cat("weft_hook_plan.collective_count is ", plan_.collective_count, "; at most ",
                      WEFT_HOOK_COLLECTIVES, " are allowed"));
     }
-    if (plan_.scratch_bytes > kMaxScratch) return too_much_scratch(plan_.scratch_bytes);
+    WEFT_TRY(check_scratch(plan_.scratch_bytes));
     Extent result;
     const auto dtype = static_cast<Dtype>(bucket_.dtype);
     WEFT_TRY(extent(plan_.result_space, plan_.result_offset_bytes, dtype, bucket_.count, "result", &result));
@@ -191,35 +185,10 @@ class Checker {
 
 }  // namespace
 
-Status read_sparse_plan(const weft_bucket& bucket, const weft_hook_plan& plan, HookedBucket* hooked) {
-  const auto bad = [](const std::string& what) { return Status::error(Code::kArg, what); };
-  if (plan.collective_count > 1) {
-    return bad(cat("weft_hook_plan.collective_count is ", plan.collective_count,
-                   "; for a sparse gradient at most one is allowed"));
-  }
-  if (plan.scratch_bytes > kMaxScratch) return too_much_scratch(plan.scratch_bytes);
-  if (plan.result_space != WEFT_SPACE_BUCKET || plan.result_offset_bytes != 0) {
-    return bad(cat("weft_hook_plan.result_space is ", plan.result_space, " and result_offset_bytes ",
-                   plan.result_offset_bytes,
-                   ", but the result of a sparse gradient stays where its entries are: set ",
-                   WEFT_SPACE_BUCKET, " (WEFT_SPACE_BUCKET) and 0"));
-  }
-  hooked->scratch_bytes = plan.scratch_bytes;
-  if (plan.collective_count == 0) return {};
-  const weft_hook_collective& c = plan.collectives[0];
-  const bool sums = c.op == WEFT_OP_SUM;
-  uint64_t rest = c.count | c.src_offset_bytes | c.dst_offset_bytes | c.flags;
-  for (const uint64_t reserved : c.reserved) rest |= reserved;
-  rest |= static_cast<uint64_t>(c.src_space | c.dst_space | c.root);
-  if (c.coll != WEFT_COLL_ALL_REDUCE || (!sums && c.op != WEFT_OP_AVG) || c.dtype != bucket.dtype ||
-      rest != 0) {
-    return bad(
-        "collective 0: for a sparse gradient it must be an all_reduce with WEFT_OP_SUM or WEFT_OP_AVG and "
-        "the bucket's dtype; all other fields must be 0");
-  }
-  hooked->collectives = SparseGradient::kCollectives;
-  hooked->sums = sums;
-  return {};
+Status check_scratch(uint64_t bytes) {
+  if (bytes <= kMaxScratch) return {};
+  return Status::error(Code::kArg, cat("weft_hook_plan.scratch_bytes is ", bytes, "; at most ",
+                                       bytes_text(kMaxScratch), " is allowed"));
 }
 
 Status read_hook_plan(const weft_bucket& bucket, const weft_hook_plan& plan, bool own,

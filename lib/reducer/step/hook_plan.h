@@ -18,8 +18,8 @@ struct ReducerState;
 // kUnsupported for an invalid declaration; the text names the collective.
 Status read_hook_plan(const weft_bucket& bucket, const weft_hook_plan& plan, bool own,
                       std::vector<Slot>* slots);
-// Reads the plan for a sparse gradient: how its entries are communicated.
-Status read_sparse_plan(const weft_bucket& bucket, const weft_hook_plan& plan, HookedBucket* hooked);
+// kArg if a hook may not have this much scratch memory for a bucket.
+Status check_scratch(uint64_t bytes);
 
 // Notifies the hook of the current buckets again (Hook::replan, then Hook::plan), because a re-plan of which
 // it was notified does not take place. An error is the hook's. Threads: as a re-plan; waits for the hook's

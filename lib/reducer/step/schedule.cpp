@@ -4,45 +4,19 @@
 
 #include "base/splitmix.h"
 #include "base/text.h"
-#include "reducer/feature/sparse/sparse.h"
+#include "reducer/features.h"
 #include "reducer/step/hook_plan.h"
 
 namespace weft {
 namespace {
 
-// Plans the collectives of a sparse gradient. The step sets the fields that are known only then.
-Status plan_sparse(Hook& hook, const weft_bucket& bucket, Schedule* schedule, std::vector<Slot>* slots) {
-  HookedBucket& hooked = schedule->buckets.emplace_back();
-  hooked.asks = bucket.entries != nullptr;
-  if (hooked.asks) {
-    weft_hook_plan plan{};
-    plan.struct_size = sizeof plan;
-    WEFT_TRY(hook.plan(bucket, &plan));
-    const Status read = read_sparse_plan(bucket, plan, &hooked);
-    WEFT_TRY(read.with_prefix(read.ok() ? "" : cat("hook '", hook.name(), "': ")));
-  } else {
-    hooked.collectives = hook.sends_sparse() ? SparseGradient::kCollectives : 0;
-  }
-  for (uint32_t k = 0; k < hooked.collectives; k++) {
-    Slot& slot = slots->emplace_back();
-    slot.kind = Slot::Kind::kStaged;
-    slot.bucket = bucket.index;
-    slot.index = k;
-    slot.optional = true;
-    slot.args.coll = Coll::kAllGather;
-    slot.args.dtype = static_cast<Dtype>(bucket.dtype);
-  }
-  return {};
-}
-
-Status plan_bucket(Hook& hook, const weft_bucket& bucket, Schedule* schedule, std::vector<Slot>* slots) {
+Status plan_bucket(Hook& hook, const weft_bucket& bucket, HookedBucket* hooked, std::vector<Slot>* slots) {
   weft_hook_plan plan{};
   plan.struct_size = sizeof plan;
   WEFT_TRY(hook.plan(bucket, &plan));
   const Status read = read_hook_plan(bucket, plan, hook.comm() != nullptr, slots);
   WEFT_TRY(read.with_prefix(cat("hook '", hook.name(), "': ")));
-  schedule->buckets.push_back(
-      {plan.collective_count, plan.result_space, plan.result_offset_bytes, plan.scratch_bytes});
+  *hooked = {plan.collective_count, plan.result_space, plan.result_offset_bytes, plan.scratch_bytes};
   return {};
 }
 
@@ -62,14 +36,14 @@ Slot counts_before(const Slot& dynamic) {
 }  // namespace
 
 HookViews::HookViews(const Manifest& manifest, const Plan& plan, int rank, int size,
-                     const SparseGradients* sparse) {
+                     const HookEntries* entries) {
   size_t strides = 0;
   for (const Param& p : manifest.params) strides += p.dense ? 0 : p.shape.size();
   strides_.reserve(strides);  // reserved, because the views point to its elements
   params_.reserve(manifest.params.size());
   buckets_.reserve(plan.buckets.size());
   size_t shown = plan.buckets.size();  // number of buckets up to the last one that hooks see
-  while (sparse == nullptr && shown > 0 && plan.buckets[shown - 1].sparse) shown--;
+  while (entries == nullptr && shown > 0 && plan.buckets[shown - 1].sparse) shown--;
   for (const PlannedBucket& planned : plan.buckets) {
     weft_bucket bucket{};
     bucket.struct_size = sizeof bucket;
@@ -84,7 +58,7 @@ HookViews::HookViews(const Manifest& manifest, const Plan& plan, int rank, int s
     bucket.param_count = planned.params.size();
     bucket.param_size = sizeof(weft_bucket_param);
     bucket.params = params_.data() + params_.size();
-    if (planned.sparse && sparse != nullptr) bucket.entries = sparse->of(planned.params.front())->hide();
+    if (planned.sparse && entries != nullptr) bucket.entries = entries->shown(planned.params.front());
     buckets_.push_back(bucket);
     for (size_t i = 0; i < planned.params.size(); i++) {
       const Param& p = manifest.params[planned.params[i]];
@@ -127,8 +101,9 @@ Status make_schedule(Hook& hook, const Manifest& manifest, const Plan& plan, Hoo
   uint32_t most = 0;
   for (uint32_t b = 0; b < plan.buckets.size(); b++) {
     first.push_back(by_bucket.size());
-    const auto ask = plan.buckets[b].sparse ? plan_sparse : plan_bucket;
-    const Status planned = ask(hook, views->bucket(b), schedule, &by_bucket);
+    const PlanBucket own = planner_of(plan.buckets[b]);
+    const Status planned = (own != nullptr ? own : plan_bucket)(
+        hook, views->bucket(b), &schedule->buckets.emplace_back(), &by_bucket);
     WEFT_TRY(planned.with_prefix(planned.ok() ? "" : cat(plan.text(manifest, b), ": ")));
     most = std::max(most, schedule->buckets[b].collectives);
   }
@@ -166,27 +141,6 @@ void Schedule::put_before_last_bucket(const Slot& slot) {
     return s.of_bucket() && s.bucket + 1 == buckets.size();
   });
   slots.insert(last, slot);
-}
-
-void Schedule::part(const Ownership& ownership, int rank) {
-  std::vector<Slot> parts;
-  for (const Slot& whole : slots) {
-    const std::vector<Share>& shares = ownership.shares(whole.bucket);
-    for (const Share& share : shares) {
-      const uint64_t size = dtype_size(whole.args.dtype);
-      Slot& slot = parts.emplace_back(whole);
-      slot.last = &share == &shares.back();
-      slot.args.count = share.count;
-      slot.offset = {share.offset * size, share.offset * size};
-      slot.args.coll = share.owner == Share::kEach ? Coll::kReduceScatter : Coll::kReduce;
-      if (share.owner == Share::kEach) {
-        slot.offset[1] += static_cast<uint64_t>(rank) * share.count * size;  // in place
-      } else {
-        slot.args.peer = share.owner;
-      }
-    }
-  }
-  slots = std::move(parts);
 }
 
 void Schedule::write(ByteWriter* writer) const {

@@ -20,20 +20,28 @@
 #include "base/status.h"
 #include "core/collectives.h"
 #include "core/hook.h"
-#include "reducer/feature/sharded/ownership.h"
 #include "reducer/plan/plan.h"
 
 namespace weft {
 
-class SparseGradients;
 class StepExchange;
+
+// Entries of gradients, as hooks see them.
+class HookEntries {
+ public:
+  // Returns the struct to which weft_bucket.entries points. It outlives the views.
+  virtual weft_bucket_entries* shown(uint64_t param) const = 0;
+
+ protected:
+  ~HookEntries() = default;
+};
 
 // The buckets as hooks see them, and the arrays that they point to. Not movable: the views point into it.
 class HookViews {
  public:
-  // sparse: sparse gradients that the hook sees as well; null: none. They outlive this.
+  // entries: null if the hook does not see sparse gradients.
   HookViews(const Manifest& manifest, const Plan& plan, int rank, int size,
-            const SparseGradients* sparse = nullptr);
+            const HookEntries* entries = nullptr);
   HookViews(const HookViews&) = delete;
   HookViews& operator=(const HookViews&) = delete;
 
@@ -101,9 +109,6 @@ struct Schedule {
   void put_first(const std::vector<Slot>& added);
   // Puts a slot of the step before the last bucket's first collective.
   void put_before_last_bucket(const Slot& slot);
-  // Sharded: replaces each bucket's only collective, an all-reduce, by those that send its shares to their
-  // owners.
-  void part(const Ownership& ownership, int rank);
   void write(ByteWriter* writer) const;  // the hook's declarations, which ranks must agree on
   // Sets the slots' addresses. buffers and scratch: per bucket.
   void bind(const std::vector<std::byte*>& buffers, const std::vector<std::byte*>& scratch);
@@ -112,6 +117,10 @@ struct Schedule {
   // Tags the slots with this plan's hash, so that descriptors of other plans differ.
   void tag(uint64_t plan_hash);
 };
+
+// Plans the collectives of one bucket: asks the hook if it takes part, and appends a slot for each.
+using PlanBucket = Status (*)(Hook& hook, const weft_bucket& bucket, HookedBucket* hooked,
+                              std::vector<Slot>* slots);
 
 // Returns the bytes that each of `size` ranks sends for a collective with the least traffic possible.
 uint64_t least_bytes(const CollectiveArgs& args, int size);

@@ -6,6 +6,8 @@
 #include <queue>
 #include <utility>
 
+#include "reducer/step/schedule.h"
+
 namespace weft {
 namespace {
 
@@ -120,6 +122,27 @@ uint64_t Ownership::memory_bytes() const {
       sizeof *this + owners_.capacity() * sizeof(int) + shares_.capacity() * sizeof(std::vector<Share>);
   for (const std::vector<Share>& shares : shares_) bytes += shares.capacity() * sizeof(Share);
   return bytes;
+}
+
+void part(const Ownership& ownership, int rank, Schedule* schedule) {
+  std::vector<Slot> parts;
+  for (const Slot& whole : schedule->slots) {
+    const std::vector<Share>& shares = ownership.shares(whole.bucket);
+    for (const Share& share : shares) {
+      const uint64_t size = dtype_size(whole.args.dtype);
+      Slot& slot = parts.emplace_back(whole);
+      slot.last = &share == &shares.back();
+      slot.args.count = share.count;
+      slot.offset = {share.offset * size, share.offset * size};
+      slot.args.coll = share.owner == Share::kEach ? Coll::kReduceScatter : Coll::kReduce;
+      if (share.owner == Share::kEach) {
+        slot.offset[1] += static_cast<uint64_t>(rank) * share.count * size;  // in place
+      } else {
+        slot.args.peer = share.owner;
+      }
+    }
+  }
+  schedule->slots = std::move(parts);
 }
 
 }  // namespace weft

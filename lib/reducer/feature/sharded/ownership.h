@@ -12,6 +12,8 @@
 
 namespace weft {
 
+struct Schedule;
+
 // Consecutive elements of a bucket that one collective sends to their owners.
 struct Share {
   static constexpr int kEach = -1;  // the range has one equal part for each rank; rank r owns the r-th
@@ -57,5 +59,9 @@ std::vector<int> whole_owners(const Manifest& manifest, int size);
 // Returns the same buckets with the parameters of an owner next to each other, so that fewer collectives are
 // needed.
 Plan grouped_by_owner(const Manifest& manifest, const Plan& plan, int size);
+
+// Replaces each bucket's only collective, an all-reduce, by those that send its shares to their owners. For a
+// schedule that has no slots of the step yet.
+void part(const Ownership& ownership, int rank, Schedule* schedule);
 
 }  // namespace weft

@@ -17,6 +17,7 @@
 
 #include "core/collectives.h"
 #include "reducer/feature/sparse/entries.h"
+#include "reducer/step/schedule.h"
 
 namespace weft {
 
@@ -140,11 +141,12 @@ class SparseGradient {
 };
 
 // The sparse gradients of a reducer.
-class SparseGradients {
+class SparseGradients final : public HookEntries {
  public:
   SparseGradients(const Manifest& manifest, const HostAllocator& allocator);
   // Returns the sparse gradient of a parameter; null for a parameter that is not sparse.
   SparseGradient* of(uint64_t param) const { return gradients_[param].get(); }
+  weft_bucket_entries* shown(uint64_t param) const override { return of(param)->hide(); }
   uint64_t memory_bytes() const { return bytes_.load(std::memory_order_relaxed); }  // any thread
 
  private:

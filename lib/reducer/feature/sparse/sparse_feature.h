@@ -1,5 +1,5 @@
-// Sparse gradients (WEFT_PARAM_SPARSE, reducer/feature/sparse/sparse.h): takes their entries, sums them, and
-// scales their results.
+// Sparse gradients (WEFT_PARAM_SPARSE, reducer/feature/sparse/sparse.h): plans their exchange, takes their
+// entries, sums them, and scales their results.
 #pragma once
 
 #include "reducer/features.h"
@@ -12,5 +12,6 @@ extern const StepFeature kSparse;
 void add_sparse_copies(ReducerState* state);
 void add_scale_work(ReducerState* state);
 void add_sparse_stages(ReducerState* state);
+PlanBucket sparse_planner(const PlannedBucket& bucket);
 
 }  // namespace weft

@@ -143,6 +143,9 @@ void add_sparse_stages(ReducerState* s) {
   }
 }
 
-const StepFeature kSparse{.copies = add_sparse_copies, .works = add_scale_work, .stages = add_sparse_stages};
+const StepFeature kSparse{.planner = sparse_planner,
+                          .copies = add_sparse_copies,
+                          .works = add_scale_work,
+                          .stages = add_sparse_stages};
 
 }  // namespace weft
