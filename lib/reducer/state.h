@@ -161,6 +161,12 @@ inline bool has_bucket(const ReducerState& s, uint64_t param) {
   return param < s.plan.bucket_of.size() && s.plan.bucket_of[param] != kNoBucket;
 }
 
+// Returns the address of a parameter's view.
+inline std::byte* view_of(const ReducerState& s, uint64_t param) {
+  const Buckets::Place& place = s.buckets->place(param);
+  return place.on_device ? s.views_on_devices->of(param) : place.memory;
+}
+
 // Fails the communicator, because a gradient could not be taken and the other ranks count on it.
 inline void fail_arrival(const ReducerState& s, uint64_t param, const Status& status) {
   s.comm->fail(status

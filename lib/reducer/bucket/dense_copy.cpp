@@ -2,6 +2,7 @@
 
 #include "core/context.h"
 #include "reducer/bucket/dense.h"
+#include "reducer/bucket/dense_check.h"
 
 namespace weft {
 namespace {
@@ -34,8 +35,9 @@ class StrayCopy final : public CopyIn {
 
 }  // namespace
 
-// Gives each dense parameter in host memory the copy that its mode needs.
+// Gives each dense parameter in host memory the check and the copy that its mode needs.
 void add_dense_copies(ReducerState* s) {
+  add_dense_checks(s);
   CopyIn* const none = s->copy_ins.make<NoCopy>();
   CopyIn* const dense = s->copy ? s->copy_ins.make<DenseCopy>() : s->copy_ins.make<StrayCopy>();
   for (uint64_t i = 0; i < s->manifest.params.size(); i++) {

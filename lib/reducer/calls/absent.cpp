@@ -10,7 +10,7 @@ namespace weft {
 namespace {
 
 Status absent_refused(const ReducerData& r, uint64_t param, StepWord step) {
-  WEFT_TRY(check_param(*r.state, param));
+  WEFT_TRY(check_param(r.state->manifest, param));
   const std::string name = cat("parameter ", param, " ('", r.state->manifest.params[param].name, "')");
   if (is_capturing(*r.state))
     return Status::error(Code::kUnsupported,

@@ -5,9 +5,9 @@
 #include "base/arguments.h"
 #include "base/text.h"
 #include "core/context.h"
+#include "reducer/bucket/dense_check.h"
 #include "reducer/bucket/results.h"
 #include "reducer/calls/finish.h"
-#include "reducer/calls/ready.h"
 #include "reducer/feature/devices/device_ready.h"
 #include "reducer/feature/sharded/gather_calls.h"
 
@@ -19,16 +19,16 @@ Status read_grad_view(ReducerData& r, uint64_t param, void** view) {
     return note(
         r, Status::error(Code::kState,
                          "the reducer is in copy mode and has no views: create it with WEFT_GRADIENT_VIEW"));
-  WEFT_TRY(note(r, check_param(*state, param)));
+  WEFT_TRY(note(r, check_param(state->manifest, param)));
   const Buckets::Place& place = state->buckets->place(param);
   if (place.sparse) return note(r, no_dense_gradient(*state, param));
-  *view = place.on_device ? state->views_on_devices->of(param) : place.memory;
+  *view = view_of(*state, param);
   return {};
 }
 
 Status wait_for_param(ReducerData& r, uint64_t param, int64_t timeout_ms) {
   WEFT_TRY(note(r, check_timeout("timeout_ms", timeout_ms, true)));
-  WEFT_TRY(note(r, check_param(*parts_of(r).state, param)));
+  WEFT_TRY(note(r, check_param(parts_of(r).state->manifest, param)));
   start_owed_gather(r);
   // Read before parts_of(r): parts that are installed later know this step, too.
   const uint32_t stamp = r.program.synchronised.load();
@@ -36,7 +36,7 @@ Status wait_for_param(ReducerData& r, uint64_t param, int64_t timeout_ms) {
   const Parts at = parts_of(r);
   const ReducerState& s = *at.state;
   const std::shared_ptr<Step>& step = at.step;
-  WEFT_TRY(note(r, check_param(s, param)));
+  WEFT_TRY(note(r, check_param(s.manifest, param)));
   if (gathering) return wait_value(r, at, param, timeout_ms);
   if (stamp == 0) {
     return note(r,
@@ -64,7 +64,7 @@ Status wait_for_param(ReducerData& r, uint64_t param, int64_t timeout_ms) {
 Status read_result(ReducerData& r, uint64_t param, void* gradient) {
   WEFT_TRY(settle_finish(r));
   ReducerState& s = *r.state;
-  WEFT_TRY(note(r, check_param(s, param)));
+  WEFT_TRY(note(r, check_param(s.manifest, param)));
   const std::string name = cat("parameter ", param, " ('", s.manifest.params[param].name, "'): ");
   const Buckets::Place& place = s.buckets->place(param);
   if (place.sparse)
@@ -119,7 +119,7 @@ Status read_param(const ReducerData& r, uint64_t param, weft_param_info* info) {
   const ReducerState& s = *r.state;
   *info = {};
   info->struct_size = sizeof *info;
-  if (param >= s.manifest.params.size()) return check_param(s, param);
+  if (param >= s.manifest.params.size()) return check_param(s.manifest, param);
   const Buckets::Place& place = s.buckets->place(param);
   info->bucket = place.bucket;
   info->offset = s.plan.offset_of[param];

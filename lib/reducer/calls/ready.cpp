@@ -4,10 +4,8 @@
 
 #include "base/text.h"
 #include "core/context.h"
-#include "reducer/feature/devices/device_ready.h"
 #include "reducer/feature/graph/captured.h"
 #include "reducer/feature/uses/count_uses.h"
-#include "reducer/host_stream.h"
 
 namespace weft {
 namespace {
@@ -30,39 +28,20 @@ void trace_ready(ReducerState& s, uint64_t param) {
 
 }  // namespace
 
-Status make_ready(ReducerData& r, uint64_t param, const Given& given, const weft_stream* stream) {
-  void* gradient = given.data;
+Status make_ready(ReducerData& r, uint64_t param, Given given, const weft_stream* stream) {
   ReducerState& s = *r.state;
   const StepWord step = s.readiness->step();
   // With WEFT_REDUCER_RETAIN gradients are also taken after a failure, for a retry of the step.
   if (param >= s.manifest.params.size() || !step.open() || (s.comm->failed() && !s.retain)) [[unlikely]] {
-    return note(r,
-                is_capturing(s) ? ready_captured(s, param, gradient, stream) : ready_refused(s, param, step));
+    return note(
+        r, is_capturing(s) ? ready_captured(s, param, given.data, stream) : ready_refused(s, param, step));
   }
-  const Buckets::Place& place = s.buckets->place(param);
-  if (place.bucket == kNoBucket) [[unlikely]]
-    return note(r, check_param(s, param));
-  if (s.copy && gradient == nullptr) gradient = s.manifest.gradient(param);
-  const bool usable =
-      place.on_device ||
-      (s.copy ? (gradient != nullptr || place.count == 0) &&
-                    reinterpret_cast<uintptr_t>(gradient) % place.gradient_bytes == 0
-              : gradient == nullptr || gradient == place.memory ||
-                    (s.strays && reinterpret_cast<uintptr_t>(gradient) % place.gradient_bytes == 0 &&
-                     !s.buckets->hold(gradient)));  // an old view from before a re-plan
-  if (!usable || place.sparse || (!on_host(stream) && !place.on_device)) [[unlikely]]
-    return note(r, check_gradient(s, param, gradient, stream));
-  if (place.on_device || s.beside_devices.load(std::memory_order_relaxed)) [[unlikely]] {
-    Status comes = place.on_device                 ? come_from_device(s, param, &gradient, stream, step)
-                   : s.copy && gradient != nullptr ? check_gradient_memory(s, param, gradient)
-                                                   : Status();
-    if (!comes.ok())
-      return note(r,
-                  comes.with_prefix(cat("parameter ", param, " ('", s.manifest.params[param].name, "'): ")));
-  }
+  if (Status usable = s.copy_ins.check(param).check(s, param, stream, step, &given); !usable.ok())
+      [[unlikely]]
+    return note(r, usable);
   if (s.uses && s.uses->learning()) [[unlikely]] {
     const std::lock_guard lock(s.uses->mutex());
-    if (s.uses->learning()) return take_use(r, param, {gradient, given.layout}, step);
+    if (s.uses->learning()) return take_use(r, param, given, step);
   }
   // The use is counted first. Of two calls, one is then refused before it touches a bucket that may be in
   // flight.
@@ -70,7 +49,7 @@ Status make_ready(ReducerData& r, uint64_t param, const Given& given, const weft
   if (use == Use::kRefused) [[unlikely]]
     return note(r, ready_refused(s, param, step));
   if (use == Use::kEarlier) return {};
-  return take_gradient(r, param, {gradient, given.layout}, step);
+  return take_gradient(r, param, given, step);
 }
 
 Status take_gradient(ReducerData& r, uint64_t param, const Given& given, StepWord step) {
@@ -107,27 +86,16 @@ void count_gradient(ReducerData& r, uint32_t bucket) {
   ReducerState& s = *r.state;
   Context& context = s.comm->context();
   std::atomic<uint64_t>& ready_ns = (*s.ready_ns)[bucket];
-  if (s.devices && s.devices->has(bucket)) [[unlikely]]
-    return arrive_on_device(r.state, bucket);
+  if (const CountLast count = s.copy_ins.counts(bucket); count != nullptr) [[unlikely]]
+    return count(r.state, bucket);
   if (!s.readiness->arrive(bucket)) return;
   // The bucket's last gradient: the engine may be idle.
   ready_ns.store(context.clock().now_ns(), std::memory_order_relaxed);
   context.engine().notify();
 }
 
-Status check_param(const ReducerState& state, uint64_t param) {
-  const std::vector<Param>& params = state.manifest.params;
-  if (param >= params.size()) {
-    return Status::error(Code::kArg, cat("parameter ", param, " is unknown: the reducer has ", params.size(),
-                                         " parameters, numbered from 0"));
-  }
-  if (params[param].reduced()) return {};
-  return Status::error(Code::kArg,
-                       cat("parameter ", param, " ('", params[param].name, "') is ", params[param].kind()));
-}
-
 Status ready_refused(const ReducerState& s, uint64_t param, StepWord step) {
-  WEFT_TRY(check_param(s, param));
+  WEFT_TRY(check_param(s.manifest, param));
   const std::string name = cat("parameter ", param, " ('", s.manifest.params[param].name, "')");
   if (!step.open()) {
     return Status::error(Code::kState,
@@ -149,39 +117,6 @@ Status ready_refused(const ReducerState& s, uint64_t param, StepWord step) {
           " became ready twice in one step. Is it used twice in the model, or is part of backward run again "
           "(checkpointing)? Declare the number of uses in weft_param.uses, create the reducer with "
           "WEFT_REDUCER_STATIC, or make it ready only when its gradient is complete"));
-}
-
-Status no_dense_gradient(const ReducerState& state, uint64_t param) {
-  return Status::error(Code::kArg, cat("parameter ", param, " ('", state.manifest.params[param].name,
-                                       "'): its gradient is sparse: use weft_reducer_ready_sparse and "
-                                       "weft_reducer_sparse_result"));
-}
-
-Status check_gradient(const ReducerState& s, uint64_t param, const void* gradient,
-                      const weft_stream* stream) {
-  const std::string name = cat("parameter ", param, " ('", s.manifest.params[param].name, "'): ");
-  if (!on_host(stream)) return no_streams().with_prefix(name);
-  if (s.buckets->place(param).sparse) return no_dense_gradient(s, param);
-  if (!s.copy && !s.strays) {
-    return Status::error(
-        Code::kArg,
-        cat(name, "the gradient is at ", gradient, ", expected at ",
-            static_cast<const void*>(s.buckets->place(param).memory),
-            ", which is its view (weft_reducer_grad_view; a re-plan moves the views) or, in place, "
-            "weft_param.gradient. Compute it there, or create a reducer in view mode with "
-            "WEFT_REDUCER_COPY_STRAYS"));
-  }
-  if (!s.copy && s.buckets->hold(gradient)) {
-    return Status::error(Code::kArg, cat(name, "the gradient is at ", gradient,
-                                         ", inside the reducer's buckets, but its view is at ",
-                                         static_cast<const void*>(s.buckets->place(param).memory),
-                                         ": a re-plan moves the views, so ask weft_reducer_grad_view again"));
-  }
-  if (gradient == nullptr)
-    return Status::error(Code::kArg,
-                         cat(name, "the gradient is NULL: pass its address, or set weft_param.gradient"));
-  return Status::error(Code::kArg, cat(name, "the gradient at ", gradient, " is not aligned to its ",
-                                       int{s.buckets->place(param).gradient_bytes}, "-byte elements"));
 }
 
 }  // namespace weft

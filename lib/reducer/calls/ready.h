@@ -6,7 +6,7 @@
 
 namespace weft {
 
-Status make_ready(ReducerData& r, uint64_t param, const Given& given, const weft_stream* stream);
+Status make_ready(ReducerData& r, uint64_t param, Given given, const weft_stream* stream);
 // Copies a gradient that is complete and claimed.
 Status take_gradient(ReducerData& r, uint64_t param, const Given& given, StepWord step);
 // Copies it into its bucket. May throw std::bad_alloc.
@@ -14,13 +14,7 @@ void copy_gradient(ReducerData& r, uint64_t param, const Given& given, StepWord 
 // Counts a gradient that is in its bucket. After the count the step may be over and the reducer bound anew.
 // The function then uses only objects that are carried over.
 void count_gradient(ReducerData& r, uint32_t bucket);
-// kArg for a parameter that does not exist or has no gradient.
-Status check_param(const ReducerState& state, uint64_t param);
 // Makes the error of a refused ready call.
 Status ready_refused(const ReducerState& s, uint64_t param, StepWord step);
-// Makes the error for a call that is not for sparse gradients.
-Status no_dense_gradient(const ReducerState& state, uint64_t param);
-// Makes the error for a dense gradient that make_ready rejects.
-Status check_gradient(const ReducerState& s, uint64_t param, const void* gradient, const weft_stream* stream);
 
 }  // namespace weft

@@ -115,13 +115,12 @@ Status another_tensor(const ReducerState& s, uint64_t param, const weft_tensor& 
 
 Status make_tensor_ready(ReducerData& r, uint64_t param, const weft_tensor& gradient,
                          const weft_stream* stream) {
-  WEFT_TRY(note(r, check_param(*r.state, param)));
+  WEFT_TRY(note(r, check_param(r.state->manifest, param)));
   const Param& wanted = r.state->manifest.params[param];
   const Buckets::Place& place = r.state->buckets->place(param);
-  if (place.sparse) return note(r, check_gradient(*r.state, param, gradient.data, stream));
+  if (place.sparse) return make_ready(r, param, Given{gradient.data}, stream);  // which refuses it
   // The gradient is in its view, where gradients with gaps are row-major.
-  const std::byte* const view =
-      !r.state->copy && place.on_device ? r.state->views_on_devices->of(param) : place.memory;
+  const std::byte* const view = r.state->copy ? nullptr : view_of(*r.state, param);
   const bool viewed = !r.state->copy && (gradient.data == nullptr || gradient.data == view);
   const bool readable = gradient.ndim >= 0 && gradient.ndim <= kMaxParamDims &&
                         (gradient.ndim == 0 || gradient.shape != nullptr);

@@ -513,4 +513,15 @@ std::string manifest_difference(int rank, const Manifest& mine, int other_rank, 
              more ? rank : other_rank, " only");
 }
 
+Status check_param(const Manifest& manifest, uint64_t param) {
+  const std::vector<Param>& params = manifest.params;
+  if (param >= params.size()) {
+    return Status::error(Code::kArg, cat("parameter ", param, " is unknown: the reducer has ", params.size(),
+                                         " parameters, numbered from 0"));
+  }
+  if (params[param].reduced()) return {};
+  return Status::error(Code::kArg,
+                       cat("parameter ", param, " ('", params[param].name, "') is ", params[param].kind()));
+}
+
 }  // namespace weft

@@ -99,4 +99,7 @@ std::string manifest_difference(int rank, const Manifest& mine, int other_rank, 
 // Returns the row-major strides of a shape.
 std::vector<int64_t> row_major(const std::vector<int64_t>& shape);
 
+// kArg for a parameter that does not exist or has no gradient.
+Status check_param(const Manifest& manifest, uint64_t param);
+
 }  // namespace weft

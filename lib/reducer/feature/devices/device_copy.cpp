@@ -1,7 +1,9 @@
 #include "reducer/feature/devices/devices.h"
 
 #include "base/text.h"
+#include "core/context.h"
 #include "reducer/bucket/copy_in.h"
+#include "reducer/feature/devices/device_ready.h"
 #include "reducer/state.h"
 
 namespace weft {
@@ -35,16 +37,64 @@ class DeviceNote final : public CopyIn {
   }
 };
 
+class DeviceCheck final : public GradientCheck {
+ public:
+  Status check(ReducerState& s, uint64_t param, const weft_stream* stream, StepWord step,
+               Given* given) override {
+    if (s.copy && given->data == nullptr) given->data = s.manifest.gradient(param);
+    const Status comes = come_from_device(s, param, &given->data, stream, step);
+    return comes.ok() ? comes : named(comes, s, param);
+  }
+
+  static Status named(const Status& status, const ReducerState& s, uint64_t param) {
+    return status.with_prefix(cat("parameter ", param, " ('", s.manifest.params[param].name, "'): "));
+  }
+};
+
+// For a gradient in host memory, in a program that uses devices.
+class HostCheck final : public GradientCheck {
+ public:
+  explicit HostCheck(GradientCheck* check) : check_(*check) {}
+
+  Status check(ReducerState& s, uint64_t param, const weft_stream* stream, StepWord step,
+               Given* given) override {
+    WEFT_TRY(check_.check(s, param, stream, step, given));
+    if (!s.beside_devices.load(std::memory_order_relaxed) || given->data == nullptr) return {};
+    const Status found = check_gradient_memory(s, param, given->data);
+    return found.ok() ? found : DeviceCheck::named(found, s, param);
+  }
+
+ private:
+  GradientCheck& check_;
+};
+
+// Lets copies of a program that may use devices check in which memory a gradient is.
+void add_host_checks(ReducerState* s) {
+  if (!s->copy || s->comm->context().accelerator() == nullptr) return;
+  GradientCheck* host = nullptr;
+  for (uint64_t i = 0; i < s->manifest.params.size(); i++) {
+    if (!has_bucket(*s, i) || s->manifest.params[i].sparse()) continue;
+    if (host == nullptr) host = s->copy_ins.make_check<HostCheck>(&s->copy_ins.check(i));
+    s->copy_ins.set_check(i, host);
+  }
+}
+
 }  // namespace
 
 void add_device_copies(ReducerState* s) {
+  add_host_checks(s);
   if (!s->devices) return;
+  GradientCheck* const check = s->copy_ins.make_check<DeviceCheck>();
   CopyIn* const note = s->copy_ins.make<DeviceNote>();
   CopyIn* const sum = s->copy_ins.make<DeviceSum>();
   for (uint64_t i = 0; i < s->manifest.params.size(); i++) {
     if (!s->buckets->place(i).on_device) continue;
+    s->copy_ins.set_check(i, check);
     s->copy_ins.set_all(i, note);
     s->copy_ins.set(StepKind::kLocal, i, sum);
+  }
+  for (uint32_t b = 0; b < s->plan.buckets.size(); b++) {
+    if (s->devices->has(b)) s->copy_ins.set_counts(b, arrive_on_device);
   }
 }
 

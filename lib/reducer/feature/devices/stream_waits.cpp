@@ -78,7 +78,7 @@ bool leave_to_streams(ReducerData& r, const weft_finish_options& options, uint64
 
 Status make_stream_wait(ReducerData& r, uint64_t param, int device, DeviceStream stream) {
   ReducerState& s = *r.state;
-  WEFT_TRY(note(r, check_param(s, param)));
+  WEFT_TRY(note(r, check_param(s.manifest, param)));
   if (!s.devices) return note(r, no_streams().with_prefix("the reducer has no gradients on devices: "));
   const uint32_t stamp = r.program.synchronised.load();
   Context& context = s.comm->context();

@@ -32,7 +32,7 @@ Status begin_captured(ReducerData& r, const weft_begin_options& options) {
 }
 
 Status ready_captured(ReducerState& s, uint64_t param, void* gradient, const weft_stream* stream) {
-  WEFT_TRY(check_param(s, param));
+  WEFT_TRY(check_param(s.manifest, param));
   if (s.comm->failed()) return s.comm->failure();
   if (s.copy && gradient == nullptr) gradient = s.manifest.gradient(param);
   Status status = check_gradient_stream(s, param, stream);

@@ -40,7 +40,7 @@ Status make_sparse_ready(ReducerData& r, uint64_t param, const weft_sparse& entr
   };
   SparseGradient* const gradient = s.sparse ? s.sparse->of(param) : nullptr;
   if (gradient == nullptr) {
-    WEFT_TRY(note(r, check_param(s, param)));
+    WEFT_TRY(note(r, check_param(s.manifest, param)));
     return named(Status::error(Code::kArg, "its gradient is not sparse: use weft_reducer_ready"));
   }
   if (stream != nullptr && stream->kind != WEFT_DEVICE_HOST) {
@@ -71,7 +71,7 @@ Status read_sparse_result(ReducerData& r, uint64_t param, weft_sparse* result) {
   WEFT_TRY(settle_finish(r));
   const ReducerState& s = *r.state;
   *result = WEFT_SPARSE_INIT;
-  WEFT_TRY(note(r, check_param(s, param)));
+  WEFT_TRY(note(r, check_param(s.manifest, param)));
   const SparseGradient* const gradient = s.sparse ? s.sparse->of(param) : nullptr;
   if (gradient == nullptr) {
     return note(r, Status::error(Code::kArg, cat("parameter ", param, " ('", s.manifest.params[param].name,

@@ -2,7 +2,8 @@
 
 #include "base/text.h"
 #include "core/context.h"
-#include "reducer/bucket/copy_in.h"
+#include "reducer/bucket/dense_check.h"
+#include "reducer/host_stream.h"
 #include "reducer/state.h"
 
 namespace weft {
@@ -23,13 +24,25 @@ class SparseCopy final : public CopyIn {
   }
 };
 
+class SparseCheck final : public GradientCheck {
+ public:
+  Status check(ReducerState& s, uint64_t param, const weft_stream* stream, StepWord /*step*/,
+               Given* /*given*/) override {
+    if (on_host(stream)) return no_dense_gradient(s, param);
+    return no_streams().with_prefix(cat("parameter ", param, " ('", s.manifest.params[param].name, "'): "));
+  }
+};
+
 }  // namespace
 
 void add_sparse_copies(ReducerState* s) {
   if (!s->sparse) return;
   CopyIn* const entries = s->copy_ins.make<SparseCopy>();
+  GradientCheck* const check = s->copy_ins.make_check<SparseCheck>();
   for (uint64_t i = 0; i < s->manifest.params.size(); i++) {
-    if (s->manifest.params[i].sparse()) s->copy_ins.set_all(i, entries);
+    if (!s->manifest.params[i].sparse()) continue;
+    s->copy_ins.set_all(i, entries);
+    s->copy_ins.set_check(i, check);
   }
 }
 
