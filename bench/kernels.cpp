@@ -30,7 +30,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "core/select_scratch.h"
+#include "hook/select_scratch.h"
 #include "kernels/host_ops.h"
 #include "support/kernels_reference.h"
 

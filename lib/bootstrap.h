@@ -8,8 +8,8 @@
 #include <string>
 
 #include "base/buffer.h"
-#include "core/comm.h"
-#include "core/shrink.h"
+#include "comm/comm.h"
+#include "comm/shrink.h"
 #include "registry.h"
 
 namespace weft {
@@ -38,7 +38,7 @@ Status split(const std::shared_ptr<Comm>& parent, const Registry& registry, bool
              std::shared_ptr<Comm>* part);
 
 // Creates the communicator of the survivors of a failed one. Collective over the survivors; see
-// core/shrink.h.
+// comm/shrink.h.
 Status shrink(const std::shared_ptr<Comm>& failed, const Registry& registry, const ShrinkOptions& options,
               std::shared_ptr<Comm>* survivors);
 

@@ -10,10 +10,10 @@
 #include <string_view>
 #include <vector>
 
-#include "core/accelerator.h"
-#include "core/backend.h"
-#include "core/hook.h"
+#include "device/accelerator.h"
+#include "hook/hook.h"
 #include "rendezvous/resolve.h"
+#include "transport/backend.h"
 
 namespace weft {
 

@@ -10,17 +10,23 @@ import sys
 from pathlib import Path
 
 # Folder of the including file -> prefixes of the headers that it may include in quotes. lib/*.cpp may include all of lib.
-ABOVE_CORE = ["base/", "core/"]
+INTERFACES = ["base/", "device/", "transport/"]
+ABOVE_COMM = INTERFACES + ["engine/", "hook/", "control/", "comm/"]
 LAYERS = {
     "lib/base": ["base/"],
-    "lib/core": ABOVE_CORE,
-    "lib/rendezvous": ABOVE_CORE + ["rendezvous/"],
-    "lib/framed": ABOVE_CORE + ["framed/"],
-    "lib/kernels": ABOVE_CORE + ["kernels/"],
-    "lib/coll": ABOVE_CORE + ["coll/"],
-    "lib/tagged": ABOVE_CORE + ["tagged/"],
-    "lib/trace": ABOVE_CORE + ["trace/"],
-    "lib/reducer": ABOVE_CORE + ["rendezvous/", "kernels/", "coll/", "trace/", "reducer/"],
+    "lib/device": ["base/", "device/"],
+    "lib/transport": INTERFACES,
+    "lib/engine": INTERFACES + ["engine/"],
+    "lib/hook": ["base/", "device/", "engine/", "hook/"],
+    "lib/control": ["base/", "transport/", "engine/", "control/"],
+    "lib/comm": ABOVE_COMM,
+    "lib/rendezvous": INTERFACES + ["rendezvous/"],
+    "lib/framed": INTERFACES + ["framed/"],
+    "lib/kernels": INTERFACES + ["hook/", "kernels/"],
+    "lib/coll": INTERFACES + ["engine/", "coll/"],
+    "lib/tagged": ABOVE_COMM + ["tagged/"],
+    "lib/trace": ABOVE_COMM + ["trace/"],
+    "lib/reducer": ABOVE_COMM + ["rendezvous/", "kernels/", "coll/", "trace/", "reducer/"],
 }
 # The rooms of lib/reducer that name no feature, and the includes that are still left there.
 CORE_OF_REDUCER = ["bucket", "manifest", "plan", "recover", "step", "values"]
@@ -29,14 +35,14 @@ KNOWN = {
 }
 LIB_FOLDERS = [folder.split("/")[1] + "/" for folder in LAYERS]
 LAYERS["lib/capi"] = LIB_FOLDERS + ["capi/", "bootstrap.h", "registry.h"]
-HOOK_SEES = ["base/", "core/hook.h", "core/device.h", "core/select_scratch.h", "common/"]  # hooks/common
+HOOK_SEES = ["base/", "hook/hook.h", "device/device.h", "hook/select_scratch.h", "common/"]  # hooks/common
 
 # (description, pattern in code without comments and strings, files where it is allowed).
 STATEMENT = r"(?:^|[;{}):?]|\belse\b|\breturn\b)\s*(?:std::|::)?"
 FORBIDDEN = [
     ("reads the environment", r"\b(?:secure_)?getenv\s*\(|\benviron\b", ["lib/base/config.cpp"]),
     # guarded() catches at the library's edges. std::thread reports a failed start only by an exception.
-    ("catches exceptions", r"\bcatch\s*\(", ["lib/base/guard.h", "lib/base/thread.cpp", "lib/base/unwinding.h", "lib/core/hook_guard.h"]),
+    ("catches exceptions", r"\bcatch\s*\(", ["lib/base/guard.h", "lib/base/thread.cpp", "lib/base/unwinding.h", "lib/hook/hook_guard.h"]),
     ("prints", r"\b(?:printf|fprintf|vprintf|vfprintf|puts|fputs|putchar|perror|dprintf)\s*\("
                r"|\bstd::(?:cout|cerr|clog|print|println)\b", []),
     ("ends the process", STATEMENT + r"(?:(?:exit|_exit|_Exit|quick_exit)\s*\(|(?:abort|terminate)\s*\(\s*\))"
@@ -49,7 +55,7 @@ FORBIDDEN = [
     ("waits for descriptors", r"(?<!void )(?<!Poll )(?<![\w>.:])(?:(?:::)?p?poll|::p?select)\s*\(\s*[^)\s]|\bepoll_p?wait2?\s*\(",
      ["lib/rendezvous/"]),
     ("waits for a condition", r"\bstd::(?:condition_variable|future|promise|latch|barrier|(?:counting|binary)_semaphore)"
-                              r"|\b(?:pthread_cond|sem)_\w*wait\w*\s*\(", ["lib/core/callbacks.", "backends/nccl/communicator.h"]),
+                              r"|\b(?:pthread_cond|sem)_\w*wait\w*\s*\(", ["lib/engine/callbacks.", "backends/nccl/communicator.h"]),
     ("waits or yields beside base/clock", r"\b(?:SYS|__NR)_futex\b|\bsched_yield\s*\(|\bthis_thread::yield\s*\(",
      ["lib/base/clock.cpp"]),
 ]
@@ -95,7 +101,7 @@ def allowed_prefixes(path):
         return LIB_FOLDERS + [""] if len(parts) == 2 else LAYERS.get("/".join(parts[:2]), [])
     own = "/".join(parts[:2]) + "/"
     names = [own, parts[1] + "/"]
-    return names + (ABOVE_CORE + ["framed/"] if parts[0] == "backends" else HOOK_SEES)
+    return names + (INTERFACES + ["framed/"] if parts[0] == "backends" else HOOK_SEES)
 
 
 def names_a_feature(path, included):

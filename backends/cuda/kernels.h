@@ -6,8 +6,8 @@
 #include <mutex>
 #include <set>
 
-#include "core/accelerator.h"
-#include "core/device_kernels.h"
+#include "device/accelerator.h"
+#include "device/device_kernels.h"
 #include "library.h"
 
 namespace weft::cuda {

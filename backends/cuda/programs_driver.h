@@ -8,7 +8,7 @@
 #include <atomic>
 #include <string>
 
-#include "core/accelerator.h"
+#include "device/accelerator.h"
 
 namespace weft::cuda {
 

@@ -6,7 +6,7 @@
 #include <mutex>
 #include <string>
 
-#include "core/accelerator.h"
+#include "device/accelerator.h"
 #include "kernels.h"
 #include "library.h"
 #include "programs_driver.h"

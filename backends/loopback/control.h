@@ -7,8 +7,8 @@
 #include <string>
 
 #include "base/clock.h"
-#include "core/control.h"
 #include "fabric.h"
+#include "transport/control.h"
 
 namespace weft::loopback {
 

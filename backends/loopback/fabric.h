@@ -14,7 +14,7 @@
 #include <mutex>
 #include <vector>
 
-#include "core/transport.h"
+#include "transport/transport.h"
 
 namespace weft::loopback {
 

@@ -1,7 +1,7 @@
 // The loopback backend, whose ranks are threads of one process. For tests, and for trying programs out.
 #pragma once
 
-#include "core/backend.h"
+#include "transport/backend.h"
 
 namespace weft::loopback {
 

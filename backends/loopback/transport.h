@@ -1,4 +1,4 @@
-// One rank's side of a Fabric. Threads: as core/transport.h says.
+// One rank's side of a Fabric. Threads: as transport/transport.h says.
 #pragma once
 
 #include <atomic>
@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "core/transport.h"
 #include "fabric.h"
+#include "transport/transport.h"
 
 namespace weft::loopback {
 

@@ -1,5 +1,5 @@
 // The export of the mpi modules, libweft-mpi-openmpi.so and libweft-mpi-mpich.so.
-#include "core/backend.h"
+#include "transport/backend.h"
 
 #include "framed/connect.h"
 #include "library.h"

@@ -15,10 +15,10 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "core/exchange.h"
 #include "framed/link.h"
 #include "library.h"
 #include "native.h"
+#include "transport/exchange.h"
 
 namespace weft::mpi {
 

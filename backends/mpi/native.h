@@ -1,7 +1,8 @@
 // The MPI library's own non-blocking collectives (backend mpi.native). They have MPI communicators beside the
 // link's, one for each lane that uses them, because a communicator has a single order of operations.
 //
-// Threads: as core/offload.h says. Every use of MPI is under the link's mutex and after its may_call check.
+// Threads: as transport/offload.h says. Every use of MPI is under the link's mutex and after its may_call
+// check.
 #pragma once
 
 #include <array>
@@ -10,8 +11,8 @@
 #include <mutex>
 #include <vector>
 
-#include "core/offload.h"
 #include "library.h"
+#include "transport/offload.h"
 
 namespace weft::mpi {
 

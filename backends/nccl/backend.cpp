@@ -1,5 +1,5 @@
 // The export of the nccl module, libweft-nccl.so.
-#include "core/backend.h"
+#include "transport/backend.h"
 
 #include <utility>
 

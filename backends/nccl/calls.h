@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "communicator.h"
-#include "core/collectives.h"
+#include "transport/collectives.h"
 
 namespace weft::nccl {
 

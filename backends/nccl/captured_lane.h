@@ -6,11 +6,11 @@
 #include <mutex>
 
 #include "communicator.h"
-#include "core/graph_lane.h"
+#include "transport/graph_lane.h"
 
 namespace weft::nccl {
 
-// Threads: as core/graph_lane.h says.
+// Threads: as transport/graph_lane.h says.
 class CapturedLane final : public GraphLane {
  public:
   static Status open(const Communicator& like, std::shared_ptr<GraphLane>* lane);

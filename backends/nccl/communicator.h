@@ -13,10 +13,10 @@
 #include <string>
 #include <vector>
 
-#include "core/accelerator.h"
-#include "core/backend.h"
+#include "device/accelerator.h"
 #include "launch_gate.h"
 #include "library.h"
+#include "transport/backend.h"
 
 namespace weft::nccl {
 

@@ -11,11 +11,11 @@
 
 #include "calls.h"
 #include "communicator.h"
-#include "core/collectives.h"
+#include "transport/collectives.h"
 
 namespace weft::nccl {
 
-// Threads: as core/collectives.h says.
+// Threads: as transport/collectives.h says.
 class Lane final : public CollectiveLane {
  public:
   Lane(std::shared_ptr<Communicator> communicator, std::unique_ptr<CollectiveLane> below)

@@ -22,11 +22,11 @@
 #include <vector>
 
 #include "communicator.h"
-#include "core/collectives.h"
+#include "transport/collectives.h"
 
 namespace weft::nccl {
 
-// Threads: as core/collectives.h says.
+// Threads: as transport/collectives.h says.
 class MessageLane final : public CollectiveLane {
  public:
   // sends: true if this rank is the sender. Both lanes connect the pair. data carries messages from sender to

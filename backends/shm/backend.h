@@ -1,7 +1,7 @@
 // The shm backend: collectives over memory that the ranks of one host share. Found through lib/registry.cpp.
 #pragma once
 
-#include "core/backend.h"
+#include "transport/backend.h"
 
 namespace weft::shm {
 

@@ -2,7 +2,7 @@
 
 #include <iterator>
 
-#include "core/crossover.h"
+#include "transport/crossover.h"
 
 namespace weft::shm {
 namespace {

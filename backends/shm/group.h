@@ -13,10 +13,10 @@
 
 #include "base/pause.h"
 #include "base/round_up.h"
-#include "core/arena.h"
-#include "core/backend.h"
+#include "device/arena.h"
 #include "segment.h"
 #include "thresholds.h"
+#include "transport/backend.h"
 
 namespace weft::shm {
 

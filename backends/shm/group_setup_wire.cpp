@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/text.h"
-#include "core/result.h"
 #include "layout.h"
+#include "transport/result.h"
 
 namespace weft::shm {
 namespace {

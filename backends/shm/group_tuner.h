@@ -5,9 +5,9 @@
 #include <memory>
 
 #include "calibration.h"
-#include "core/backend.h"
 #include "group.h"
 #include "lane.h"
+#include "transport/backend.h"
 
 namespace weft::shm {
 

@@ -1,6 +1,6 @@
 // One ordered sequence of collectives over the segments. The steps of an operation are: post an arrival; wait
 // for the arrivals of all ranks and compare them; move the data inline, through staging halves, or along a
-// Path. Short operations do all of it in one or two polls. Called by core/lane under the progress lock.
+// Path. Short operations do all of it in one or two polls. Called by comm/lane under the progress lock.
 #pragma once
 
 #include <array>
@@ -8,10 +8,10 @@
 #include <mutex>
 #include <vector>
 
-#include "core/collectives.h"
 #include "group.h"
 #include "operation.h"
 #include "path.h"
+#include "transport/collectives.h"
 
 namespace weft::shm {
 

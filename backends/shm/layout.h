@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/collectives.h"
+#include "transport/collectives.h"
 
 namespace weft::shm {
 

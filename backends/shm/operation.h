@@ -6,9 +6,9 @@
 #include <cstring>
 
 #include "base/text.h"
-#include "core/collectives.h"
-#include "core/device.h"
+#include "device/device.h"
 #include "group.h"
+#include "transport/collectives.h"
 
 namespace weft::shm {
 

@@ -1,12 +1,12 @@
 // Sends messages from one rank to another through a ring of packets in the sender's segment. A short message
-// is complete for the sender once the ring contains it. Called by core/lane under the progress lock.
+// is complete for the sender once the ring contains it. Called by comm/lane under the progress lock.
 #pragma once
 
 #include <memory>
 #include <vector>
 
-#include "core/collectives.h"
 #include "group.h"
+#include "transport/collectives.h"
 
 namespace weft::shm {
 

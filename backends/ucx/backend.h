@@ -1,7 +1,7 @@
 // The ucx backend: a Transport over UCX, in a module of its own (libweft-ucx.so).
 #pragma once
 
-#include "core/backend.h"
+#include "transport/backend.h"
 
 namespace weft::ucx {
 

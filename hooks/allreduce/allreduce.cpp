@@ -1,10 +1,10 @@
 // The default hook: one all-reduce of the bucket in place, averaged over the step's divisor. Its stages do
-// nothing. Listed in the registry; calls never overlap (core/hook.h).
+// nothing. Listed in the registry; calls never overlap (hook/hook.h).
 #include <memory>
 #include <string>
 
 #include "common/options.h"
-#include "core/hook.h"
+#include "hook/hook.h"
 
 namespace weft::hook_allreduce {
 namespace {

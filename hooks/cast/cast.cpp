@@ -1,5 +1,5 @@
 // fp16 and bf16: an inner hook, by default allreduce, works on the bucket cast to 16 bits, and its result is
-// cast back. Listed in the registry; calls never overlap (core/hook.h).
+// cast back. Listed in the registry; calls never overlap (hook/hook.h).
 //
 // The bucket is divided before the cast, so that neither the cast nor a sum overflows where the mean does
 // not. The inner hook then sees a divisor of 1, and its averages become sums. order=ddp casts first and
@@ -17,7 +17,7 @@
 #include "base/text.h"
 #include "common/bucket.h"
 #include "common/options.h"
-#include "core/hook.h"
+#include "hook/hook.h"
 
 namespace weft::hook_cast {
 namespace {

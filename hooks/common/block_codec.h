@@ -3,7 +3,7 @@
 
 #include "common/bucket.h"
 #include "common/compressed.h"
-#include "core/device.h"
+#include "device/device.h"
 
 namespace weft {
 

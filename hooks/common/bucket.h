@@ -16,7 +16,7 @@
 #include "base/status.h"
 #include "base/text.h"
 #include "common/state.h"
-#include "core/device.h"
+#include "device/device.h"
 
 namespace weft {
 

@@ -4,13 +4,13 @@
 // all-gather. All ranks decode the same bytes. With feedback the losses of both encodings are added to the
 // next step's contributions. The owner adds the loss of its own encoding times the divisor.
 //
-// Made by the factories of hooks, which provide a Codec. Calls never overlap (core/hook.h).
+// Made by the factories of hooks, which provide a Codec. Calls never overlap (hook/hook.h).
 #pragma once
 
 #include <memory>
 #include <string>
 
-#include "core/hook.h"
+#include "hook/hook.h"
 
 namespace weft {
 

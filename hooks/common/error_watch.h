@@ -1,6 +1,6 @@
 // Watches the error memory of a hook with error feedback. It compares each bucket's memory with the gradient
 // and detects that it keeps growing. With rescue=1 such a bucket is sent uncompressed until it has recovered.
-// A member of hooks, whose calls never overlap (core/hook.h).
+// A member of hooks, whose calls never overlap (hook/hook.h).
 //
 // If compression cannot empty a memory as fast as it fills, the memory grows until it is sent all at once,
 // and that ruins the model. Ranks have different memories, so with rescue=1 they vote. Every few steps an
@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "common/state.h"
-#include "core/device.h"
-#include "core/hook.h"
+#include "device/device.h"
+#include "hook/hook.h"
 
 namespace weft {
 

@@ -1,5 +1,5 @@
 // Base of built-in hooks that may keep what they do not send; watches their error memory. Calls never overlap
-// (core/hook.h).
+// (hook/hook.h).
 #pragma once
 
 #include <optional>

@@ -1,12 +1,12 @@
 // Base of built-in hooks with state for parameters: saves and loads it, and adapts it to another
-// communicator. Calls never overlap (core/hook.h).
+// communicator. Calls never overlap (hook/hook.h).
 #pragma once
 
 #include <memory>
 #include <utility>
 
 #include "common/state.h"
-#include "core/hook.h"
+#include "hook/hook.h"
 
 namespace weft {
 

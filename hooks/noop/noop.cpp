@@ -1,10 +1,10 @@
 // Sends nothing: every rank keeps its own gradients. For measuring the most that communication costs a
-// training program. Listed in the registry; calls never overlap (core/hook.h).
+// training program. Listed in the registry; calls never overlap (hook/hook.h).
 #include <memory>
 #include <string>
 
 #include "common/options.h"
-#include "core/hook.h"
+#include "hook/hook.h"
 
 namespace weft::hook_noop {
 namespace {

@@ -1,7 +1,7 @@
 // post_local_sgd: averages over all ranks until step `start`. Then it averages over the ranks of the hook's
 // own communicator (those of a host, for example) or, with local=none, not at all. The replicas then diverge,
 // and an averager (weft_averager) averages the models from time to time (Lin et al. 2018, "Don't use large
-// mini-batches, use local SGD"). Listed in the registry; calls never overlap (core/hook.h).
+// mini-batches, use local SGD"). Listed in the registry; calls never overlap (hook/hook.h).
 #include <memory>
 #include <string>
 #include <utility>

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "common/bucket.h"
-#include "core/device.h"
+#include "device/device.h"
 
 namespace weft::hook_powersgd {
 namespace {

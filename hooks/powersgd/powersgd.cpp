@@ -1,6 +1,6 @@
 // powersgd: sends each gradient matrix M as two thin factors (Vogels et al. 2019, "PowerSGD"). P = M Q is
 // averaged and orthonormalised, Q = M^T P is averaged, and every rank computes P Q^T. batched_powersgd treats
-// a whole bucket as one square matrix. Listed in the registry; calls never overlap (core/hook.h).
+// a whole bucket as one square matrix. Listed in the registry; calls never overlap (hook/hook.h).
 //
 // Until step `start` buckets are sent uncompressed. Then there are two dependent collectives a bucket,
 // instead of DistributedDataParallel's three, because uncompressed parameters are sent with the Ps. With

@@ -2,7 +2,7 @@
 // position between the smallest and largest value of the bucket (per tensor) or of every 512 values (per
 // channel). The bytes are gathered from all ranks and averaged. Each rank sends its bucket to all others, so
 // the hook int8 sends less from three ranks on. There is no error feedback. Listed in the registry; calls
-// never overlap (core/hook.h).
+// never overlap (hook/hook.h).
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -13,7 +13,7 @@
 
 #include "common/bucket.h"
 #include "common/options.h"
-#include "core/hook.h"
+#include "hook/hook.h"
 
 namespace weft::hook_quantize {
 namespace {

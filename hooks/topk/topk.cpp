@@ -8,7 +8,7 @@
 #include "common/bucket.h"
 #include "common/compressed.h"
 #include "common/options.h"
-#include "core/select_scratch.h"
+#include "hook/select_scratch.h"
 
 namespace weft::hook_topk {
 namespace {

@@ -6,7 +6,7 @@
 #include "base/arguments.h"
 #include "capi/group.h"
 #include "coll/user_reduction.h"
-#include "core/capability.h"
+#include "comm/capability.h"
 
 namespace weft::capi {
 namespace {

@@ -6,7 +6,7 @@
 #include "bootstrap.h"
 #include "capi/group.h"
 #include "capi/handles.h"
-#include "core/arena.h"
+#include "device/arena.h"
 #include "rendezvous/heartbeat.h"
 
 namespace weft::capi {

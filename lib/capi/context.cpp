@@ -4,7 +4,7 @@
 #include "base/arguments.h"
 #include "base/config.h"
 #include "capi/handles.h"
-#include "core/capability.h"
+#include "comm/capability.h"
 #include "kernels/host_ops.h"
 #include "trace/flight_file.h"
 #include "trace/recorder.h"

@@ -11,11 +11,11 @@
 #include <utility>
 
 #include "capi/guard.h"
-#include "core/comm.h"
-#include "core/context.h"
-#include "core/hook.h"
-#include "core/request.h"
+#include "comm/comm.h"
+#include "comm/context.h"
+#include "hook/hook.h"
 #include "registry.h"
+#include "transport/request.h"
 
 namespace weft {
 class TraceRecorder;

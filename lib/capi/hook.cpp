@@ -2,8 +2,8 @@
 #include <string_view>
 
 #include "capi/handles.h"
-#include "core/hook_blob.h"
-#include "core/hook_table.h"
+#include "hook/hook_blob.h"
+#include "hook/hook_table.h"
 
 using namespace weft;
 using namespace weft::capi;

@@ -10,7 +10,7 @@
 #include <optional>
 
 #include "coll/schedule.h"
-#include "core/collectives.h"
+#include "transport/collectives.h"
 
 namespace weft::coll {
 

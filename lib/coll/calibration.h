@@ -5,8 +5,8 @@
 #pragma once
 
 #include "coll/lane.h"
-#include "core/backend.h"
-#include "core/crossover.h"
+#include "transport/backend.h"
+#include "transport/crossover.h"
 
 namespace weft::coll {
 

@@ -8,7 +8,7 @@
 
 #include "base/splitmix.h"
 #include "base/text.h"
-#include "core/wait_stats.h"
+#include "engine/wait_stats.h"
 
 namespace weft::coll {
 namespace {

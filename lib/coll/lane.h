@@ -9,8 +9,8 @@
 #include "coll/schedule.h"
 #include "coll/scratch.h"
 #include "coll/select.h"
-#include "core/device.h"
-#include "core/transport.h"
+#include "device/device.h"
+#include "transport/transport.h"
 
 namespace weft::coll {
 
@@ -25,7 +25,7 @@ struct LaneContext {
   int name(int peer) const { return members.empty() ? peer : members[static_cast<size_t>(peer)]; }
 };
 
-// Threads: as core/collectives.h says. Buffers of messages and scratch are kept between operations.
+// Threads: as transport/collectives.h says. Buffers of messages and scratch are kept between operations.
 class TransportLane final : public CollectiveLane {
  public:
   // context outlives the lane.

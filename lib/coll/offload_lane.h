@@ -1,5 +1,5 @@
-// A lane whose collectives are executed by the transport's own library (core/offload.h). The ranks first run
-// a barrier on the lane below, which compares their calls and names absent ranks; without it the library
+// A lane whose collectives are executed by the transport's own library (transport/offload.h). The ranks first
+// run a barrier on the lane below, which compares their calls and names absent ranks; without it the library
 // could hang or worse. The operation then goes through the lane's own memory, chunk by chunk, because the
 // library never returns memory that it was given. If an operation is abandoned, the lane sets that memory
 // aside and the caller's buffers are free. The lane below executes what the library does not.
@@ -11,7 +11,7 @@
 
 #include "coll/lane.h"
 #include "coll/staged_lane.h"
-#include "core/offload.h"
+#include "transport/offload.h"
 
 namespace weft::coll {
 
@@ -21,7 +21,7 @@ inline constexpr uint64_t kOffloadSlotBytes = uint64_t{4} << 20;
 // Smaller operations use the lane below: they cost no more than the barrier would.
 inline constexpr uint64_t kOffloadLeastBytes = 256;
 
-// Threads: as core/collectives.h says.
+// Threads: as transport/collectives.h says.
 class OffloadLane final : public CollectiveLane {
  public:
   // context, offload and moved outlive the lane. number: the index of this lane among the offload's lanes.

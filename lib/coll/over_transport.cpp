@@ -5,7 +5,7 @@
 #include "base/text.h"
 #include "coll/lane.h"
 #include "coll/offload_lane.h"
-#include "core/arena.h"
+#include "device/arena.h"
 
 namespace weft {
 namespace {

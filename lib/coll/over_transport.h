@@ -1,15 +1,15 @@
 // Collectives over any Transport, made during group setup (lib/bootstrap.cpp) for a backend that moves
-// messages. Threads: as core/collectives.h says.
+// messages. Threads: as transport/collectives.h says.
 #pragma once
 
 #include <memory>
 
 #include "base/clock.h"
 #include "coll/select.h"
-#include "core/allocator.h"
-#include "core/collectives.h"
-#include "core/device.h"
-#include "core/transport.h"
+#include "device/allocator.h"
+#include "device/device.h"
+#include "transport/collectives.h"
+#include "transport/transport.h"
 
 namespace weft {
 

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "coll/staged_lane.h"
-#include "core/arena.h"
+#include "device/arena.h"
 
 namespace weft {
 namespace {

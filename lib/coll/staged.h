@@ -1,13 +1,13 @@
 // Device buffers over collectives that only support host memory. An operation is cut into chunks. Each chunk
 // is copied into pinned memory, executed there, and copied back. Three chunks are in flight, so that copies
 // and transfers overlap. Operations on host memory pass through. Made during group setup (lib/bootstrap.cpp).
-// Threads: as core/collectives.h says.
+// Threads: as transport/collectives.h says.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 
-#include "core/collectives.h"
+#include "transport/collectives.h"
 
 namespace weft {
 

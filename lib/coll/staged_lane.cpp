@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/round_up.h"
-#include "core/arena.h"
+#include "device/arena.h"
 
 namespace weft::coll {
 namespace {

@@ -7,8 +7,8 @@
 #include <mutex>
 #include <vector>
 
-#include "core/accelerator.h"
-#include "core/collectives.h"
+#include "device/accelerator.h"
+#include "transport/collectives.h"
 
 namespace weft::coll {
 

@@ -5,7 +5,7 @@
 #include <cstddef>
 
 #include "coll/lane.h"
-#include "core/backend.h"
+#include "transport/backend.h"
 
 namespace weft::coll {
 

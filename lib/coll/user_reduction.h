@@ -6,7 +6,7 @@
 
 #include <memory>
 
-#include "core/composite.h"
+#include "engine/composite.h"
 
 namespace weft::coll {
 

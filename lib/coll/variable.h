@@ -1,14 +1,14 @@
 // Collectives of blocks of different sizes: what such a call keeps until it completes, and its composition of
 // ordinary collectives where a backend does not execute it itself. Called by lib/capi and tests; the
-// composite operations run on lanes (core/composite.h).
+// composite operations run on lanes (engine/composite.h).
 #pragma once
 
 #include <cstdint>
 #include <memory>
 #include <vector>
 
-#include "core/collectives.h"
-#include "core/composite.h"
+#include "engine/composite.h"
+#include "transport/collectives.h"
 
 namespace weft::coll {
 

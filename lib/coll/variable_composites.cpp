@@ -7,7 +7,7 @@
 
 #include "base/text.h"
 #include "coll/scratch.h"
-#include "core/composite.h"
+#include "engine/composite.h"
 
 namespace weft::coll {
 namespace {

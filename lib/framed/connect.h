@@ -4,8 +4,8 @@
 
 #include <memory>
 
-#include "core/backend.h"
 #include "framed/link.h"
+#include "transport/backend.h"
 
 namespace weft::framed {
 

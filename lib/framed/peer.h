@@ -7,9 +7,9 @@
 #include <list>
 #include <vector>
 
-#include "core/transport.h"
 #include "framed/link.h"
 #include "framed/wire.h"
+#include "transport/transport.h"
 
 namespace weft::framed {
 

@@ -9,7 +9,7 @@
 // An eager message that arrives before its receive is posted is retained, up to kWindowBytes from each rank.
 // A sender that has used up its window offers all further messages.
 //
-// Threads: as core/transport.h says. The link reports events under the same lock.
+// Threads: as transport/transport.h says. The link reports events under the same lock.
 #pragma once
 
 #include <atomic>
@@ -20,9 +20,9 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "core/transport.h"
 #include "framed/link.h"
 #include "framed/peer.h"
+#include "transport/transport.h"
 
 namespace weft::framed {
 

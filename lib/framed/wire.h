@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "base/buffer.h"
-#include "core/transport.h"
+#include "transport/transport.h"
 
 namespace weft::framed {
 

@@ -15,7 +15,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/device.h"
+#include "device/device.h"
 #include "kernels/elements-inl.h"
 #include "kernels/per_target-inl.h"
 

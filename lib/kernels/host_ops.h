@@ -2,7 +2,7 @@
 // without one is created. Threads: any thread; the operations run on the calling thread.
 #pragma once
 
-#include "core/device.h"
+#include "device/device.h"
 
 namespace weft {
 

@@ -7,7 +7,7 @@
 #endif
 
 #include <hwy/highway.h>
-#include "core/device.h"
+#include "device/device.h"
 
 namespace weft {
 using FoldFunction = void (*)(const FoldArgs& args);

@@ -8,7 +8,7 @@
 #endif
 
 #include <hwy/highway.h>
-#include "core/device.h"
+#include "device/device.h"
 
 namespace weft {
 namespace HWY_NAMESPACE {

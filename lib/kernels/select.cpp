@@ -11,7 +11,7 @@
 #include <iterator>
 
 #include "base/splitmix.h"
-#include "core/select_scratch.h"
+#include "hook/select_scratch.h"
 #include "kernels/targets.h"
 
 // Compile this file once for each instruction set.

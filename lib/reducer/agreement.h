@@ -10,7 +10,7 @@
 #include "base/buffer.h"
 #include "base/clock.h"
 #include "base/status.h"
-#include "core/comm.h"
+#include "comm/comm.h"
 
 namespace weft {
 

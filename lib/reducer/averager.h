@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/comm.h"
+#include "comm/comm.h"
 #include "reducer/bucket/layout.h"
 #include "reducer/manifest/manifest.h"
 

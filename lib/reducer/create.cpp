@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/text.h"
-#include "core/context.h"
+#include "comm/context.h"
 #include "reducer/agreement.h"
 #include "reducer/calls/values.h"
 #include "reducer/feature/in_place/in_place.h"

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/wait_stats.h"
+#include "engine/wait_stats.h"
 
 namespace weft {
 

@@ -4,7 +4,7 @@
 
 #include "base/guard.h"
 #include "base/text.h"
-#include "core/context.h"
+#include "comm/context.h"
 #include "reducer/calls/absent.h"
 #include "reducer/calls/begin.h"
 #include "reducer/calls/commit.h"

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "base/text.h"
-#include "core/comm.h"
-#include "core/hook.h"
-#include "core/lane.h"
+#include "comm/comm.h"
+#include "comm/lane.h"
+#include "hook/hook.h"
 #include "reducer/bucket/bucket_work.h"
 #include "reducer/bucket/buckets.h"
 #include "reducer/bucket/copy_factor.h"

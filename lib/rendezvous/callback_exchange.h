@@ -9,7 +9,7 @@
 
 #include <weft/weft.h>
 
-#include "core/exchange.h"
+#include "transport/exchange.h"
 
 namespace weft {
 

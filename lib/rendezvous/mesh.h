@@ -17,10 +17,10 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "core/control.h"
-#include "core/exchange.h"
-#include "core/fd_channel.h"
 #include "rendezvous/resolve.h"
+#include "transport/control.h"
+#include "transport/exchange.h"
+#include "transport/fd_channel.h"
 
 namespace weft {
 

@@ -9,12 +9,12 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "core/exchange.h"
 #include "rendezvous/address.h"
 #include "rendezvous/connection.h"
 #include "rendezvous/resolve.h"
 #include "rendezvous/store_protocol.h"
 #include "rendezvous/store_server.h"
+#include "transport/exchange.h"
 
 namespace weft {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/config.h"
-#include "core/exchange.h"
+#include "transport/exchange.h"
 
 namespace weft::store {
 namespace {

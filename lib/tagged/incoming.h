@@ -7,10 +7,10 @@
 #include <memory>
 #include <vector>
 
-#include "core/collectives.h"
 #include "tagged/matching.h"
 #include "tagged/outgoing.h"
 #include "tagged/owner.h"
+#include "transport/collectives.h"
 
 namespace weft::tagged {
 

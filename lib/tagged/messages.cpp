@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "base/text.h"
-#include "core/comm.h"
-#include "core/context.h"
-#include "core/trace_sink.h"
+#include "comm/comm.h"
+#include "comm/context.h"
+#include "comm/trace_sink.h"
 
 namespace weft::tagged {
 namespace {

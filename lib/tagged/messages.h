@@ -10,8 +10,8 @@
 #include <mutex>
 #include <vector>
 
-#include "core/comm_part.h"
-#include "core/engine.h"
+#include "engine/comm_part.h"
+#include "engine/engine.h"
 #include "tagged/incoming.h"
 #include "tagged/matching.h"
 #include "tagged/operation.h"

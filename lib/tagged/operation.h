@@ -5,8 +5,8 @@
 // to one other rank, Incoming receives them, and frame.h has their format. OwnMessages are those of a rank to
 // itself.
 //
-// It uses base and core, and only lib/capi uses it. It attaches to a communicator as a core/comm_part.h. All
-// of it, except what messages.h says otherwise, runs under the progress lock.
+// It uses base and core, and only lib/capi uses it. It attaches to a communicator as a engine/comm_part.h.
+// All of it, except what messages.h says otherwise, runs under the progress lock.
 //
 // This header: one send or receive, from its submission to its completion.
 #pragma once
@@ -15,9 +15,9 @@
 #include <list>
 #include <string>
 
-#include "core/flight.h"
-#include "core/request.h"
+#include "engine/flight.h"
 #include "tagged/frame.h"
+#include "transport/request.h"
 
 namespace weft::tagged {
 

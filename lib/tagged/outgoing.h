@@ -8,8 +8,8 @@
 #include <memory>
 #include <vector>
 
-#include "core/collectives.h"
 #include "tagged/owner.h"
+#include "transport/collectives.h"
 
 namespace weft::tagged {
 

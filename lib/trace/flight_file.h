@@ -1,11 +1,11 @@
-// A flight record (core/flight.h) as a file: JSON, which `weft trace explain` reads (tools/weft/flight.h).
+// A flight record (engine/flight.h) as a file: JSON, which `weft trace explain` reads (tools/weft/flight.h).
 // Threads: any thread.
 #pragma once
 
 #include <string>
 
 #include "base/status.h"
-#include "core/flight.h"
+#include "engine/flight.h"
 
 namespace weft {
 

@@ -11,7 +11,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "core/trace_sink.h"
+#include "comm/trace_sink.h"
 
 namespace weft {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cases.h"
-#include "core/collectives.h"
+#include "transport/collectives.h"
 
 namespace weft::test {
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/lane.h"
+#include "comm/lane.h"
 #include "support/ranks.h"
 
 namespace weft::test {

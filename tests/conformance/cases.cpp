@@ -8,10 +8,10 @@
 #include "base/text.h"
 #include "blocks.h"
 #include "coll/variable.h"
-#include "core/arena.h"
-#include "core/capability.h"
-#include "core/context.h"
+#include "comm/capability.h"
+#include "comm/context.h"
 #include "device.h"
+#include "device/arena.h"
 #include "made_together.h"
 #include "support/kernels_reference.h"
 

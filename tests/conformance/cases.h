@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "base/buffer.h"
-#include "core/collectives.h"
 #include "support/ranks.h"
 #include "support/simulation.h"
+#include "transport/collectives.h"
 
 namespace weft::test {
 

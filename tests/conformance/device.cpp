@@ -1,6 +1,6 @@
 #include "device.h"
 
-#include "core/context.h"
+#include "comm/context.h"
 #include "registry.h"
 
 #ifdef WEFT_TEST_CUDA

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "backends.h"
-#include "core/accelerator.h"
-#include "core/lane.h"
+#include "comm/lane.h"
+#include "device/accelerator.h"
 #include "support/ranks.h"
 
 namespace weft::test {

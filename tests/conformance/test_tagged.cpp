@@ -6,7 +6,7 @@
 #include "backends.h"
 #include "base/text.h"
 #include "calls.h"
-#include "core/context.h"
+#include "comm/context.h"
 #include "support/catch.h"
 #include "tagged/messages.h"
 

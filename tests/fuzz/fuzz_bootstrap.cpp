@@ -3,9 +3,9 @@
 #include <string>
 
 #include "bootstrap_wire.h"
-#include "core/result.h"
 #include "fuzz.h"
 #include "reducer/vote.h"
+#include "transport/result.h"
 
 using namespace weft;
 using fuzz::demand;

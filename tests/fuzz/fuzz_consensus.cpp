@@ -1,7 +1,7 @@
 // Input: events at rank 0 of five during membership consensus. A byte selects each event: another rank's
 // message with its length and bytes, a death, or some time. Whatever members send, the decision is a set of
 // members, is made once, and sent messages can be decoded.
-#include "core/consensus.h"
+#include "control/consensus.h"
 #include "fuzz.h"
 
 using namespace weft;

@@ -4,9 +4,9 @@
 // ranks.
 #include <memory>
 
-#include "core/comm.h"
-#include "core/context.h"
-#include "core/generations.h"
+#include "comm/comm.h"
+#include "comm/context.h"
+#include "control/generations.h"
 #include "fuzz.h"
 #include "kernels/host_ops.h"
 

@@ -1,8 +1,8 @@
 // Input: an alleged saved state of a hook. The first byte selects its kind: a whole blob; the state inside,
 // of a hook that the next byte selects; or a hook's name with options. Input that cannot be decoded changes
 // nothing, and decodable input has one encoding.
-#include "core/hook_blob.h"
 #include "fuzz.h"
+#include "hook/hook_blob.h"
 #include "kernels/host_ops.h"
 #include "registry.h"
 

@@ -1,6 +1,6 @@
 // A module in place of libweft-ucx.so: the loopback transport under another name, for tests of module
 // loading. Compiled twice: correctly, and for another version of Weft.
-#include "core/backend.h"
+#include "transport/backend.h"
 
 #ifndef STAND_IN_ABI
 #define STAND_IN_ABI weft::kBackendModuleAbi

@@ -3,7 +3,7 @@
 // compiles this file by itself, so it needs only headers.
 #include <stdexcept>
 
-#include "core/backend.h"
+#include "transport/backend.h"
 
 namespace {
 

@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "core/device.h"
+#include "device/device.h"
 
 namespace weft::reference {
 

@@ -10,8 +10,8 @@
 
 #include "base/fd.h"
 #include "base/text.h"
-#include "core/exchange.h"
-#include "core/fd_channel.h"
+#include "transport/exchange.h"
+#include "transport/fd_channel.h"
 
 namespace weft::test {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "core/comm.h"
-#include "core/engine.h"
+#include "comm/comm.h"
+#include "engine/engine.h"
 #include "support/thread_group.h"
 
 namespace weft::test {

@@ -9,8 +9,8 @@
 #include <string>
 
 #include "base/status.h"
-#include "core/comm.h"
-#include "core/hook.h"
+#include "comm/comm.h"
+#include "hook/hook.h"
 
 namespace weft::test {
 

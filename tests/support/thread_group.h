@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "core/backend.h"
-#include "core/comm.h"
+#include "comm/comm.h"
 #include "loopback/control.h"
+#include "transport/backend.h"
 
 namespace weft::test {
 

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "base/text.h"
-#include "core/context.h"
-#include "core/hook_table.h"
+#include "comm/context.h"
+#include "hook/hook_table.h"
 #include "kernels/host_ops.h"
 #include "reducer/manifest/manifest.h"
 #include "support/catch.h"

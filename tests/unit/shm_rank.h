@@ -8,12 +8,12 @@
 #include <tuple>
 #include <vector>
 
-#include "core/arena.h"
-#include "core/backend.h"
+#include "device/arena.h"
 #include "kernels/host_ops.h"
 #include "shm/backend.h"
 #include "shm/group.h"
 #include "support/links.h"
+#include "transport/backend.h"
 
 namespace weft::test {
 

@@ -13,7 +13,7 @@
 #include "base/splitmix.h"
 #include "base/status.h"
 #include "base/text.h"
-#include "core/arena.h"
+#include "device/arena.h"
 #include "support/catch.h"
 
 namespace unit_base {

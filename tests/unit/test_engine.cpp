@@ -1,4 +1,4 @@
-// core/engine and core/callbacks: which thread polls, which sleeps, and which is woken.
+// engine/engine and engine/callbacks: which thread polls, which sleeps, and which is woken.
 #include <atomic>
 #include <chrono>
 #include <climits>
@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "base/interrupt.h"
-#include "core/callbacks.h"
-#include "core/engine.h"
+#include "engine/callbacks.h"
+#include "engine/engine.h"
 #include "support/catch.h"
 
 namespace unit_engine {

@@ -1,6 +1,6 @@
-// core/failpoints: parsing of the list, and the effects at a place.
-#include "core/failpoints.h"
+// transport/failpoints: parsing of the list, and the effects at a place.
 #include "support/catch.h"
+#include "transport/failpoints.h"
 
 namespace unit_failpoints {
 

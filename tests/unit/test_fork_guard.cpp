@@ -1,5 +1,5 @@
-// lib/core/fork_guard: detects a forked child, also if the kernel does not wipe pages.
-#include "core/fork_guard.h"
+// lib/engine/fork_guard: detects a forked child, also if the kernel does not wipe pages.
+#include "engine/fork_guard.h"
 
 #include <sys/mman.h>
 #include <sys/syscall.h>

@@ -1,5 +1,5 @@
-// core/lane: when a request of a failed communicator completes, over a backend that the test controls.
-#include "core/lane.h"
+// comm/lane: when a request of a failed communicator completes, over a backend that the test controls.
+#include "comm/lane.h"
 
 #include <algorithm>
 #include <array>
@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "core/arena.h"
-#include "core/comm.h"
+#include "comm/comm.h"
+#include "device/arena.h"
 #include "kernels/host_ops.h"
 #include "support/catch.h"
 

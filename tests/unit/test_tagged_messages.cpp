@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "base/text.h"
-#include "core/arena.h"
-#include "core/context.h"
-#include "core/trace_sink.h"
+#include "comm/context.h"
+#include "comm/trace_sink.h"
+#include "device/arena.h"
 #include "kernels/host_ops.h"
 #include "support/catch.h"
 #include "support/seed.h"

@@ -1,5 +1,5 @@
 // Exchange of waiting times between ranks, and which rank they name as the straggler: late ranks, slow links.
-#include "core/wait_stats.h"
+#include "engine/wait_stats.h"
 
 #include <vector>
 

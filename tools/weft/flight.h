@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "core/flight.h"
+#include "engine/flight.h"
 
 // A record as it was written. Only differences to its now_ns are meaningful, because the clock is unknown.
 struct FlightFile {

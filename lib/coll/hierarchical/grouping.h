@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/backend.h"
+#include "transport/backend.h"
 
 namespace weft::coll {
 

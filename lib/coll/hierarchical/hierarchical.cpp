@@ -8,7 +8,7 @@
 #include "coll/hierarchical/lane.h"
 #include "coll/hierarchical/local_exchange.h"
 #include "coll/lane.h"
-#include "core/arena.h"
+#include "device/arena.h"
 
 namespace weft::coll {
 namespace {

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "coll/select.h"
-#include "core/backend.h"
+#include "transport/backend.h"
 
 namespace weft::coll {
 

@@ -19,8 +19,8 @@
 #include "base/round_up.h"
 #include "coll/algorithm.h"
 #include "coll/hierarchical/grouping.h"
-#include "core/collectives.h"
-#include "core/device.h"
+#include "device/device.h"
+#include "transport/collectives.h"
 
 namespace weft::coll {
 

@@ -10,12 +10,12 @@
 
 #include "coll/hierarchical/hierarchical_plan.h"
 #include "coll/hierarchical/progress_reports.h"
-#include "core/accelerator.h"
-#include "core/arena.h"
+#include "device/accelerator.h"
+#include "device/arena.h"
 
 namespace weft::coll {
 
-// Threads: as core/collectives.h says.
+// Threads: as transport/collectives.h says.
 class HierarchicalLane final : public CollectiveLane {
  public:
   // across: null on ranks that do not communicate across hosts. All borrowed objects outlive the lane.

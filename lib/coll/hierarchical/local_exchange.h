@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "core/exchange.h"
-#include "core/fd_channel.h"
+#include "transport/exchange.h"
+#include "transport/fd_channel.h"
 
 namespace weft::coll {
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "core/transport.h"
+#include "transport/transport.h"
 
 namespace weft::coll {
 

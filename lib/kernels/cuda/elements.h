@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "core/device_kernels.h"
+#include "device/device_kernels.h"
 
 #ifdef __CUDACC__
 #define WEFT_KERNEL_CODE __device__ __forceinline__

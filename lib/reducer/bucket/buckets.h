@@ -11,8 +11,8 @@
 #include <span>
 #include <vector>
 
-#include "core/accelerator.h"
-#include "core/arena.h"
+#include "device/accelerator.h"
+#include "device/arena.h"
 #include "reducer/bucket/layout.h"
 #include "reducer/manifest/manifest.h"
 #include "reducer/plan/plan.h"

@@ -1,6 +1,6 @@
 #include "reducer/bucket/dense_copy.h"
 
-#include "core/context.h"
+#include "comm/context.h"
 #include "reducer/bucket/dense.h"
 #include "reducer/bucket/dense_check.h"
 

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "core/collectives.h"
+#include "transport/collectives.h"
 
 namespace weft {
 

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/device.h"
+#include "device/device.h"
 #include "reducer/manifest/manifest.h"
 
 namespace weft {

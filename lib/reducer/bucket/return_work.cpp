@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/context.h"
+#include "comm/context.h"
 #include "reducer/bucket/bucket_work.h"
 #include "reducer/bucket/results.h"
 

@@ -5,7 +5,7 @@
 
 #include "base/arguments.h"
 #include "base/text.h"
-#include "core/context.h"
+#include "comm/context.h"
 #include "reducer/calls/absent.h"
 #include "reducer/calls/end_step.h"
 #include "reducer/calls/finish.h"

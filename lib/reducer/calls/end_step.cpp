@@ -6,7 +6,7 @@
 
 #include "base/splitmix.h"
 #include "base/text.h"
-#include "core/context.h"
+#include "comm/context.h"
 #include "reducer/calls/commit.h"
 #include "reducer/calls/read.h"
 #include "reducer/grace.h"

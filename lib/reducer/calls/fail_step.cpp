@@ -4,7 +4,7 @@
 #include <mutex>
 
 #include "base/text.h"
-#include "core/context.h"
+#include "comm/context.h"
 #include "reducer/bucket/dense_copy.h"
 #include "reducer/calls/end_step.h"
 #include "reducer/calls/finish.h"

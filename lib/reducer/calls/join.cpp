@@ -2,7 +2,7 @@
 
 #include "base/arguments.h"
 #include "base/text.h"
-#include "core/context.h"
+#include "comm/context.h"
 #include "reducer/calls/begin.h"
 #include "reducer/calls/end_step.h"
 #include "reducer/calls/fail_step.h"

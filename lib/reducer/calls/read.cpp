@@ -4,7 +4,7 @@
 
 #include "base/arguments.h"
 #include "base/text.h"
-#include "core/context.h"
+#include "comm/context.h"
 #include "reducer/bucket/dense_check.h"
 #include "reducer/bucket/results.h"
 #include "reducer/calls/finish.h"

@@ -3,7 +3,7 @@
 #include <mutex>
 
 #include "base/text.h"
-#include "core/context.h"
+#include "comm/context.h"
 #include "reducer/feature/graph/captured.h"
 #include "reducer/feature/uses/count_uses.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/text.h"
-#include "core/context.h"
+#include "comm/context.h"
 #include "reducer/calls/ready.h"
 #include "reducer/host_stream.h"
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/text.h"
-#include "core/context.h"
+#include "comm/context.h"
 #include "reducer/agreement.h"
 #include "reducer/calls/end_step.h"
 #include "reducer/calls/finish.h"

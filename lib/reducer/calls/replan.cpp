@@ -5,7 +5,7 @@
 
 #include "base/arguments.h"
 #include "base/text.h"
-#include "core/context.h"
+#include "comm/context.h"
 #include "reducer/agreement.h"
 #include "reducer/calls/finish.h"
 #include "reducer/feature/devices/device_ready.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/text.h"
-#include "core/context.h"
+#include "comm/context.h"
 #include "reducer/calls/begin.h"
 #include "reducer/calls/end_step.h"
 #include "reducer/calls/finish.h"

@@ -7,7 +7,7 @@
 
 #include "base/arguments.h"
 #include "base/text.h"
-#include "core/context.h"
+#include "comm/context.h"
 #include "reducer/agreement.h"
 #include "reducer/calls/finish.h"
 #include "reducer/feature/pre_step/pre_step.h"

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "core/context.h"
+#include "comm/context.h"
 
 namespace weft {
 

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "core/arena.h"
+#include "device/arena.h"
 #include "reducer/plan/relayout.h"
 #include "reducer/state.h"
 

@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/arena.h"
-#include "core/context.h"
+#include "comm/context.h"
+#include "device/arena.h"
 
 namespace weft {
 namespace {

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "base/clock.h"
-#include "core/comm.h"
+#include "comm/comm.h"
 #include "reducer/plan/planner.h"
 
 namespace weft {

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/lane_messages.h"
+#include "comm/lane_messages.h"
 
 namespace weft {
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/text.h"
-#include "core/stage_gate.h"
+#include "hook/stage_gate.h"
 #include "reducer/step/stage_job.h"
 #include "reducer/step/step_context.h"
 

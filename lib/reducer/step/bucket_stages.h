@@ -8,9 +8,9 @@
 #include <string>
 
 #include "base/status.h"
-#include "core/collectives.h"
 #include "reducer/bucket/bucket_work.h"
 #include "reducer/step/step_context.h"
+#include "transport/collectives.h"
 
 namespace weft {
 

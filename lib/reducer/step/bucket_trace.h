@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "core/context.h"
-#include "core/trace_sink.h"
+#include "comm/context.h"
+#include "comm/trace_sink.h"
 #include "reducer/state.h"
 #include "reducer/step/step_context.h"
 

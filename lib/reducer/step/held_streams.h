@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/stream_gate.h"
+#include "device/stream_gate.h"
 
 namespace weft {
 

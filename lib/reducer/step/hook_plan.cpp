@@ -2,7 +2,7 @@
 
 #include "base/arguments.h"
 #include "base/text.h"
-#include "core/context.h"
+#include "comm/context.h"
 #include "reducer/state.h"
 
 namespace weft {

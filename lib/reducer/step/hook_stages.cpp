@@ -1,7 +1,7 @@
 #include "reducer/step/hook_stages.h"
 
 #include "base/text.h"
-#include "core/context.h"
+#include "comm/context.h"
 #include "reducer/step/bucket_trace.h"
 #include "reducer/step/passed_stages.h"
 

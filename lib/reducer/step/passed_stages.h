@@ -2,7 +2,7 @@
 // work. What remains is a place for failpoints. Threads: those of BucketStages.
 #pragma once
 
-#include "core/context.h"
+#include "comm/context.h"
 #include "reducer/state.h"
 #include "reducer/step/bucket_run.h"
 #include "reducer/step/bucket_stages.h"

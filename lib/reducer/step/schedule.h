@@ -18,9 +18,9 @@
 
 #include "base/buffer.h"
 #include "base/status.h"
-#include "core/collectives.h"
-#include "core/hook.h"
+#include "hook/hook.h"
 #include "reducer/plan/plan.h"
+#include "transport/collectives.h"
 
 namespace weft {
 

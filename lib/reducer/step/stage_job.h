@@ -11,9 +11,9 @@
 #include <optional>
 #include <vector>
 
-#include "core/context.h"
-#include "core/hook_guard.h"
-#include "core/stage_worker.h"
+#include "comm/context.h"
+#include "hook/hook_guard.h"
+#include "hook/stage_worker.h"
 #include "reducer/state.h"
 
 namespace weft {

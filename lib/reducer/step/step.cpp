@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/text.h"
-#include "core/context.h"
+#include "comm/context.h"
 #include "reducer/step/bucket_trace.h"
 
 namespace weft {

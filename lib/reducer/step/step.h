@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "core/engine.h"
+#include "engine/engine.h"
 #include "reducer/bucket/results.h"
 #include "reducer/bucket/work_run.h"
 #include "reducer/state.h"

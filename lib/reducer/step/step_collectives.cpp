@@ -4,7 +4,7 @@
 
 #include "base/splitmix.h"
 #include "base/text.h"
-#include "core/context.h"
+#include "comm/context.h"
 #include "reducer/step/counts.h"
 
 namespace weft {

@@ -11,11 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "core/request.h"
 #include "reducer/state.h"
 #include "reducer/step/bucket_run.h"
 #include "reducer/step/step_context.h"
 #include "reducer/step/waits.h"
+#include "transport/request.h"
 
 namespace weft {
 

@@ -7,8 +7,8 @@
 #include <cstdint>
 
 #include "base/status.h"
-#include "core/collectives.h"
 #include "reducer/step/step_context.h"
+#include "transport/collectives.h"
 
 namespace weft {
 

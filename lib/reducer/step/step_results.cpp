@@ -1,6 +1,6 @@
 #include "reducer/step/step_results.h"
 
-#include "core/context.h"
+#include "comm/context.h"
 #include "reducer/bucket/results.h"
 #include "reducer/step/bucket_trace.h"
 

@@ -3,14 +3,14 @@
 //
 // A rank sees without communication for which ranks it waits: in shared memory for those that have not
 // arrived, over messages for those whose message has not come. Such a rank may itself wait for another one.
-// To find out, the ranks exchange their statistics (core/wait_stats.h).
+// To find out, the ranks exchange their statistics (engine/wait_stats.h).
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "core/lane.h"
-#include "core/wait_stats.h"
+#include "comm/lane.h"
+#include "engine/wait_stats.h"
 
 namespace weft {
 

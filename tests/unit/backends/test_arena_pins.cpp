@@ -3,7 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "core/arena.h"
+#include "device/arena.h"
 #include "device_rig.h"
 
 using namespace weft;

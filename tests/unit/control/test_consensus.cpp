@@ -5,7 +5,7 @@
 #include <memory>
 #include <set>
 
-#include "core/consensus.h"
+#include "control/consensus.h"
 #include "support/catch.h"
 #include "support/seed.h"
 #include "support/simulation.h"

@@ -1,10 +1,10 @@
 // All-gathers among some ranks over a control channel: complete when every member has sent its value;
 // messages of other ranks do not count.
-#include "core/control_exchange.h"
+#include "control/control_exchange.h"
 
 #include <malloc.h>
 
-#include "core/generations.h"
+#include "control/generations.h"
 #include "loopback/control.h"
 #include "support/catch.h"
 

@@ -1,4 +1,4 @@
-// lib/core/hook_table and stage_gate: a program's function table as a hook, and stages that complete later.
+// lib/hook/hook_table and stage_gate: a program's function table as a hook, and stages that complete later.
 #include <cstring>
 #include <memory>
 #include <string>
@@ -7,9 +7,9 @@
 
 #include "base/clock.h"
 #include "base/text.h"
-#include "core/callbacks.h"
-#include "core/engine.h"
-#include "core/hook_table.h"
+#include "engine/callbacks.h"
+#include "engine/engine.h"
+#include "hook/hook_table.h"
 #include "support/catch.h"
 
 namespace unit_hook_table {

@@ -4,7 +4,7 @@
 #include <mutex>
 #include <utility>
 
-#include "core/hook_blob.h"
+#include "hook/hook_blob.h"
 #include "hook_simulation.h"
 
 namespace unit_hooks_saved {

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/splitmix.h"
-#include "core/select_scratch.h"
+#include "hook/select_scratch.h"
 #include "kernels/host_ops.h"
 #include "support/catch.h"
 

@@ -1,4 +1,4 @@
-// lib/core/stage_worker: order, turns, and stages that do not return.
+// lib/hook/stage_worker: order, turns, and stages that do not return.
 #include <algorithm>
 #include <functional>
 #include <string>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/text.h"
-#include "core/context.h"
+#include "comm/context.h"
 #include "kernels/host_ops.h"
 #include "support/catch.h"
 

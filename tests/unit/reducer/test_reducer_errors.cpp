@@ -2,7 +2,7 @@
 // step without changing the program's memory.
 #include <atomic>
 
-#include "core/arena.h"
+#include "device/arena.h"
 #include "reducer_rig.h"
 
 namespace unit_reducer_errors {

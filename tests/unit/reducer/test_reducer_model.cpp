@@ -5,7 +5,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 
-#include "core/arena.h"
+#include "device/arena.h"
 #include "reducer_rig.h"
 #include "shm/backend.h"
 

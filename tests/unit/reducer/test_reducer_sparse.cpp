@@ -2,7 +2,7 @@
 // communicated.
 #include <set>
 
-#include "core/hook_table.h"
+#include "hook/hook_table.h"
 #include "registry.h"
 #include "shm/backend.h"
 #include "sparse_rig.h"

@@ -3,7 +3,7 @@
 #include <functional>
 #include <latch>
 
-#include "core/hook_table.h"
+#include "hook/hook_table.h"
 #include "reducer/feature/sparse/sparse.h"
 #include "registry.h"
 #include "sparse_rig.h"

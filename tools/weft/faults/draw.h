@@ -47,7 +47,7 @@ enum class Trigger : uint8_t {
   kFailed,     // by a signal, after_us after the first rank has noticed the previous fault
   kRecovered,  // by a signal, after_us after the first rank continued with the survivors
   kStopping,   // by a signal, after_us after the ranks were asked to end
-  kFailpoint,  // by the library itself, at a fail point (lib/core/failpoints.h)
+  kFailpoint,  // by the library itself, at a fail point (lib/transport/failpoints.h)
   kIteration,  // by the rank itself, in this round of its work
 };
 

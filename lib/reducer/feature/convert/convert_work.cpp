@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/context.h"
+#include "comm/context.h"
 #include "reducer/bucket/bucket_work.h"
 #include "reducer/state.h"
 

@@ -4,7 +4,7 @@
 
 #include "base/round_up.h"
 #include "base/text.h"
-#include "core/context.h"
+#include "comm/context.h"
 #include "reducer/state.h"
 
 namespace weft {

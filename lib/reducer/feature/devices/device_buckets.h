@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/status.h"
-#include "core/accelerator.h"
-#include "core/device_kernels.h"
+#include "device/accelerator.h"
+#include "device/device_kernels.h"
 #include "reducer/plan/timing_exchange.h"
 
 namespace weft {

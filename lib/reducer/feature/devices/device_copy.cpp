@@ -1,7 +1,7 @@
 #include "reducer/feature/devices/devices.h"
 
 #include "base/text.h"
-#include "core/context.h"
+#include "comm/context.h"
 #include "reducer/bucket/copy_in.h"
 #include "reducer/feature/devices/device_ready.h"
 #include "reducer/state.h"

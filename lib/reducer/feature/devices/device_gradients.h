@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "core/accelerator.h"
+#include "device/accelerator.h"
 #include "reducer/bucket/buckets.h"
 #include "reducer/manifest/manifest.h"
 #include "reducer/plan/plan.h"

@@ -1,7 +1,7 @@
 #include "reducer/feature/devices/device_ready.h"
 
 #include "base/text.h"
-#include "core/context.h"
+#include "comm/context.h"
 #include "reducer/bucket/results.h"
 
 namespace weft {

@@ -1,6 +1,6 @@
 #include "reducer/feature/devices/devices.h"
 
-#include "core/context.h"
+#include "comm/context.h"
 #include "reducer/bucket/bucket_work.h"
 #include "reducer/feature/devices/bucket_copies.h"
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/text.h"
-#include "core/context.h"
+#include "comm/context.h"
 #include "reducer/calls/read.h"
 #include "reducer/calls/ready.h"
 #include "reducer/host_stream.h"

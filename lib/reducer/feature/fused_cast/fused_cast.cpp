@@ -1,6 +1,6 @@
 #include "reducer/feature/fused_cast/fused_cast.h"
 
-#include "core/context.h"
+#include "comm/context.h"
 #include "reducer/bucket/dense_copy.h"
 #include "reducer/state.h"
 #include "reducer/step/passed_stages.h"

@@ -8,7 +8,7 @@
 #include "base/round_up.h"
 #include "base/text.h"
 #include "base/thread.h"
-#include "core/context.h"
+#include "comm/context.h"
 #include "reducer/agreement.h"
 #include "reducer/feature/norms/norms.h"
 #include "reducer/state.h"

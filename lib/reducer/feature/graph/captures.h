@@ -22,8 +22,8 @@
 
 #include "base/clock.h"
 #include "base/status.h"
-#include "core/accelerator.h"
-#include "core/graph_lane.h"
+#include "device/accelerator.h"
+#include "transport/graph_lane.h"
 
 namespace weft {
 

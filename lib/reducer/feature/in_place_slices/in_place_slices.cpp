@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/context.h"
+#include "comm/context.h"
 #include "reducer/bucket/dense_copy.h"
 #include "reducer/bucket/input_parts.h"
 #include "reducer/state.h"

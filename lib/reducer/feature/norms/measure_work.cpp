@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <memory>
 
-#include "core/context.h"
+#include "comm/context.h"
 #include "reducer/bucket/bucket_work.h"
 #include "reducer/bucket/results.h"
 #include "reducer/feature/devices/bucket_copies.h"

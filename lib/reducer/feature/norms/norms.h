@@ -11,7 +11,7 @@
 
 #include "base/dtype.h"
 #include "base/status.h"
-#include "core/device.h"
+#include "device/device.h"
 
 namespace weft {
 

@@ -1,7 +1,7 @@
 #include "reducer/feature/pre_step/await_pre_step.h"
 
 #include "base/text.h"
-#include "core/context.h"
+#include "comm/context.h"
 #include "reducer/calls/end_step.h"
 #include "reducer/calls/finish.h"
 #include "reducer/calls/values.h"

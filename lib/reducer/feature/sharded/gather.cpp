@@ -7,7 +7,7 @@
 #include "base/round_up.h"
 #include "base/splitmix.h"
 #include "base/text.h"
-#include "core/context.h"
+#include "comm/context.h"
 #include "reducer/values/chunks.h"
 
 namespace weft {

@@ -11,9 +11,9 @@
 #include <memory>
 #include <vector>
 
-#include "core/engine.h"
-#include "core/request.h"
+#include "engine/engine.h"
 #include "reducer/state.h"
+#include "transport/request.h"
 
 namespace weft {
 

@@ -7,7 +7,7 @@
 
 #include "base/arguments.h"
 #include "base/text.h"
-#include "core/context.h"
+#include "comm/context.h"
 #include "reducer/calls/finish.h"
 #include "reducer/feature/sharded/gather.h"
 #include "reducer/feature/sharded/ownership.h"

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/status.h"
-#include "core/allocator.h"
-#include "core/device.h"
+#include "device/allocator.h"
+#include "device/device.h"
 #include "reducer/manifest/manifest.h"
 
 namespace weft {

@@ -15,9 +15,9 @@
 #include <mutex>
 #include <vector>
 
-#include "core/collectives.h"
 #include "reducer/feature/sparse/entries.h"
 #include "reducer/step/schedule.h"
+#include "transport/collectives.h"
 
 namespace weft {
 

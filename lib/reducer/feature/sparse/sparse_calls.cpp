@@ -3,8 +3,8 @@
 #include <mutex>
 
 #include "base/text.h"
-#include "core/accelerator.h"
-#include "core/context.h"
+#include "comm/context.h"
+#include "device/accelerator.h"
 #include "reducer/calls/finish.h"
 #include "reducer/calls/read.h"
 #include "reducer/calls/ready.h"

@@ -1,7 +1,7 @@
 #include "reducer/feature/sparse/sparse_feature.h"
 
 #include "base/text.h"
-#include "core/context.h"
+#include "comm/context.h"
 #include "reducer/bucket/dense_check.h"
 #include "reducer/host_stream.h"
 #include "reducer/state.h"

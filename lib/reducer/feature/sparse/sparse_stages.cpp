@@ -1,7 +1,7 @@
 // The stages of a sparse gradient: SparseGradient does their work. A hook that receives entries has a stage
 // of its own before the first of these and, if the entries are communicated, one after the last.
 #include "base/text.h"
-#include "core/context.h"
+#include "comm/context.h"
 #include "reducer/feature/sparse/sparse_feature.h"
 #include "reducer/state.h"
 #include "reducer/step/bucket_trace.h"

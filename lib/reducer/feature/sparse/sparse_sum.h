@@ -6,7 +6,7 @@
 
 #include <atomic>
 
-#include "core/composite.h"
+#include "engine/composite.h"
 #include "reducer/feature/sparse/sparse.h"
 
 namespace weft {

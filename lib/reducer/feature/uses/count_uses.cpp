@@ -3,7 +3,7 @@
 #include <mutex>
 
 #include "base/text.h"
-#include "core/context.h"
+#include "comm/context.h"
 #include "reducer/calls/absent.h"
 #include "reducer/calls/finish.h"
 #include "reducer/calls/ready.h"

@@ -1,6 +1,6 @@
 #include "reducer/feature/weights/weights.h"
 
-#include "core/context.h"
+#include "comm/context.h"
 #include "reducer/bucket/dense_copy.h"
 #include "reducer/state.h"
 

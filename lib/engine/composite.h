@@ -1,0 +1,66 @@
+// A composite operation: several collectives in order, for operations that no backend implements itself.
+// CompositeLane runs them on a lane of the backend. In each of them the ranks compare the whole call.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "transport/collectives.h"
+
+namespace weft {
+
+// The stages of one composite operation. Called under the progress lock, except construction and destruction.
+// Outlives the operation.
+class Composite {
+ public:
+  virtual ~Composite() = default;
+  enum class Next {
+    kRun,   // run *stage
+    kMore,  // no stage yet, but there is more to compute: call again
+    kOver,
+  };
+  // Returns the next stage, after the previous one has succeeded. Does a bounded amount of work (about a
+  // megabyte). All ranks get the same stages. On entry *stage is a barrier with the call's dtype and device.
+  // A stage on host memory of its own clears the device.
+  virtual Status next(CollectiveArgs* stage, Next* what) = 0;
+  // Returns the algorithm's name, a static string; null: the name is that of the last stage.
+  virtual const char* name() const = 0;
+};
+
+// A lane whose operations may be composite. Threads: progress lock.
+class CompositeLane final : public CollectiveLane {
+ public:
+  explicit CompositeLane(std::unique_ptr<CollectiveLane> below) : below_(std::move(below)) {}
+
+  Status prepare(const DeviceCall& call) override { return below_->prepare(call); }
+  void start(const CollectiveArgs& args, uint64_t slot) override;
+  Poll poll() override;
+  Status result() const override { return composite_ != nullptr ? result_ : below_->result(); }
+  void abandon() override { below_->abandon(); }
+  std::vector<int> writers() const override { return below_->writers(); }
+  std::vector<int> missing() const override { return below_->missing(); }
+  bool waits_for(int rank) const override { return below_->waits_for(rank); }
+  std::vector<int> absent() const override { return below_->absent(); }
+  void share_waits(WaitStats* stats) override { below_->share_waits(stats); }
+  const char* algorithm() const override;
+  std::optional<uint64_t> moved_bytes() const override {
+    return composite_ != nullptr ? moved_ : below_->moved_bytes();
+  }
+  uint64_t memory_bytes() const override { return below_->memory_bytes(); }
+
+ private:
+  Poll advance();
+
+  const std::unique_ptr<CollectiveLane> below_;
+  uint64_t below_slot_ = 0;  // a composite operation takes several
+  WholeCall whole_;
+  Dtype dtype_ = Dtype::kU8;
+  const DeviceCall* device_ = nullptr;
+  Composite* composite_ = nullptr;  // of the running operation; null: the lane below executes it
+  std::optional<uint64_t> moved_;   // sum over the stages so far
+  bool staged_ = false;             // a stage is running
+  bool over_ = false;
+  Status result_;
+};
+
+}  // namespace weft

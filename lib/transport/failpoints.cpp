@@ -1,0 +1,113 @@
+#include "transport/failpoints.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "base/text.h"
+
+namespace weft {
+namespace {
+
+bool parse_number(std::string_view text, uint64_t* number) {
+  const char* const end = std::to_address(text.end());
+  const auto [at, error] = std::from_chars(std::to_address(text.begin()), end, *number);
+  return error == std::errc() && at == end && *number != UINT64_MAX;
+}
+
+// Returns the text before `sign` and leaves the text behind it in *text. Without the sign, *text becomes
+// empty.
+std::string_view take_until(char sign, std::string_view* text) {
+  const size_t at = text->find(sign);
+  const std::string_view before = text->substr(0, at);
+  *text = at == std::string_view::npos ? std::string_view() : text->substr(at + 1);
+  return before;
+}
+
+}  // namespace
+
+bool FailPoints::parse_point(const std::string& text, Point* point) {
+  point->text = text;
+  std::string_view action = text;
+  std::string_view stage = take_until('=', &action);
+  std::string_view number = stage;
+  const std::string_view place = take_until('@', &number);
+  stage = number;
+  number = take_until('.', &stage);
+  constexpr std::pair<std::string_view, FailPlace> kPlaces[] = {
+      {"forming", FailPlace::kGroupSetup}, {"operation", FailPlace::kOperation},
+      {"stage", FailPlace::kStage},        {"leaving", FailPlace::kLeaving},
+      {"memory", FailPlace::kMemory},      {"system", FailPlace::kSystem},
+      {"writing", FailPlace::kWriting},    {"measuring", FailPlace::kMeasuring}};
+  bool known = false;
+  for (const auto& [name, value] : kPlaces) {
+    if (name != place) continue;
+    point->place = value;
+    known = true;
+  }
+  if (!number.empty()) known &= parse_number(number, &point->number);
+  if (!stage.empty()) known &= parse_number(stage, &point->stage);
+  if (action == "kill") {
+    point->action = Action::kKill;
+  } else if (action == "stop") {
+    point->action = Action::kStop;
+  } else if (action == "fail") {
+    point->action = Action::kFail;
+  } else if (take_until(':', &action) == "delay") {
+    point->action = Action::kDelay;
+    known &= parse_number(action, &point->delay_ms);
+  } else {
+    return false;
+  }
+  return known;
+}
+
+Status FailPoints::parse(const std::string& text, std::shared_ptr<const FailPoints>* points) {
+  points->reset();
+  auto made = std::make_shared<FailPoints>();
+  for (std::string_view rest = text; !rest.empty();) {
+    std::string_view one = take_until(',', &rest);
+    while (!one.empty() && one.front() == ' ') one.remove_prefix(1);
+    if (one.empty()) continue;
+    if (!parse_point(std::string(one), &made->points_.emplace_back())) {
+      return Status::error(Code::kArg, cat("WEFT_FAILPOINTS: \"", one,
+                                           "\" is not PLACE[@NUMBER[.STAGE]]=ACTION with a known place, and "
+                                           "action kill, stop, fail or delay:MILLISECONDS"));
+    }
+  }
+  if (!made->points_.empty()) *points = std::move(made);
+  return {};
+}
+
+Status FailPoints::reach(FailPlace place, uint64_t number, uint64_t stage, Clock& clock) const {
+  for (const Point& point : points_) {
+    if (point.place != place || (point.number != kAny && point.number != number) ||
+        (point.stage != kAny && point.stage != stage)) {
+      continue;
+    }
+    switch (point.action) {
+      case Action::kKill:
+        ::kill(::getpid(), SIGKILL);
+        break;
+      case Action::kStop:
+        ::kill(::getpid(), SIGSTOP);
+        break;
+      case Action::kDelay: {
+        const uint64_t until = clock.now_ns() + point.delay_ms * 1'000'000;
+        for (uint32_t round = 0; clock.now_ns() < until; round++) clock.relax(round);
+        break;
+      }
+      case Action::kFail:
+        return Status::error(place == FailPlace::kMemory ? Code::kNoMemory : Code::kSystem,
+                             cat("failpoint ", point.text, ": WEFT_FAILPOINTS requests this failure"),
+                             Evidence::kLocal);
+    }
+  }
+  return {};
+}
+
+}  // namespace weft
