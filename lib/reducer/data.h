@@ -96,4 +96,10 @@ inline std::string step_text(const ReducerData& r) {
   return r.state->readiness->step().local() ? "a local step" : cat("step ", r.statistics.steps());
 }
 
+// Refuses a call inside a step. call: its name, at the beginning of the error.
+inline Status outside_step(const ReducerData& r, const char* call) {
+  if (!r.state->readiness->step().open()) return {};
+  return Status::error(Code::kState, cat(call, " inside ", step_text(r), ": finish it first"));
+}
+
 }  // namespace weft

@@ -127,9 +127,7 @@ Status begin_step(ReducerData& r, const weft_begin_options* options) {
   const weft_begin_options given = options != nullptr ? *options : weft_begin_options WEFT_BEGIN_OPTIONS_INIT;
   WEFT_TRY(settle_finish(r));
   if (r.state->comm->failed()) return note(r, r.state->comm->failure());
-  if (r.state->readiness->step().open()) {
-    return note(r, Status::error(Code::kState, cat("begin inside ", step_text(r), ": finish it first")));
-  }
+  WEFT_TRY(note(r, outside_step(r, "begin")));
   WEFT_TRY(note(r, outside_capture(*r.state, "begin")));
   if ((given.flags & WEFT_BEGIN_CAPTURE) != 0 && check_begin(*r.state, given).ok())
     return note(r, begin_captured(r, given));

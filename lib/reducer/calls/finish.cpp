@@ -161,9 +161,7 @@ Status check_between_steps(ReducerData& r, const char* what) {
   WEFT_TRY(settle_finish(r));
   if (r.state->comm->failed()) return r.state->comm->failure();
   WEFT_TRY(outside_capture(*r.state, what));
-  if (r.state->readiness->step().open()) {
-    return Status::error(Code::kState, cat(what, " inside ", step_text(r), ": finish it first"));
-  }
+  WEFT_TRY(outside_step(r, what));
   return settle_gather(r);
 }
 

@@ -35,10 +35,7 @@ Status join_steps(ReducerData& r, const weft_join_options& options, weft_join_re
   for (;;) {
     const ReducerState& s = *r.state;  // a re-plan replaces it
     if (s.comm->failed()) return note(r, s.comm->failure());
-    if (s.readiness->step().open()) {
-      return note(r, Status::error(Code::kState,
-                                   cat("weft_reducer_join inside ", step_text(r), ": finish it first")));
-    }
+    WEFT_TRY(note(r, outside_step(r, "weft_reducer_join")));
     WEFT_TRY(note(r, end_owed_gather(r)));
     StepStart start;
     start.local_steps = s.presence->local_steps();

@@ -93,9 +93,7 @@ Status check_rebind(ReducerData& r, Comm& comm) {
                              "hook and a new reducer"));
   }
   WEFT_TRY(outside_capture(*r.state, "rebind"));
-  if (old.readiness->step().open()) {
-    return Status::error(Code::kState, cat("rebind inside ", step_text(r), ": finish it first"));
-  }
+  WEFT_TRY(outside_step(r, "rebind"));
   end_owed_gather(r).ok();  // its error is known by then
   const bool quiet = r.step->finished(old.readiness->step().stamp()) || old.readiness->step().local();
   const auto returned = [&] { return !r.step->stage_out(); };

@@ -10,6 +10,7 @@
 #include "reducer/calls/finish.h"
 #include "reducer/feature/devices/device_ready.h"
 #include "reducer/feature/sharded/gather_calls.h"
+#include "reducer/gather_records.h"
 #include "reducer/options.h"
 #include "reducer/plan/relocation.h"
 #include "reducer/plan/timing_exchange.h"
@@ -113,16 +114,6 @@ Status judge_votes(const std::vector<PlanVote>& votes, int* root, int* asks) {
       Code::kState,
       "re-plan: no rank has recorded the order in which gradients become ready: finish a synchronised step "
       "first");
-}
-
-CollectiveArgs gather_votes(const PlanVote* mine, std::vector<PlanVote>* all) {
-  CollectiveArgs args;
-  args.coll = Coll::kAllGather;
-  args.dtype = Dtype::kU8;
-  args.count = sizeof(PlanVote);
-  args.src = reinterpret_cast<const std::byte*>(mine);
-  args.dst = reinterpret_cast<std::byte*>(all->data());
-  return args;
 }
 
 template <class Word>
@@ -298,9 +289,7 @@ Status replan_reducer(ReducerData& r, const weft_replan_options& options, const 
   WEFT_TRY(settle_finish(r));
   const ReducerState& s = *r.state;
   if (s.comm->failed()) return note(r, s.comm->failure());
-  if (s.readiness->step().open()) {
-    return note(r, Status::error(Code::kState, cat("re-plan inside ", step_text(r), ": finish it first")));
-  }
+  WEFT_TRY(note(r, outside_step(r, "re-plan")));
   if (s.captures) {
     return note(
         r, Status::error(
@@ -326,8 +315,8 @@ Status take_plan(ReducerData& r, const PlanRequest* request, const Status& given
   const Deadline deadline = Deadline::after(s.comm->context().clock(), s.comm->options().init_timeout_ms,
                                             WEFT_DEFAULT_INIT_TIMEOUT_MS);
   const PlanVote mine = vote_on(request, given, s.order->noted());
-  std::vector<PlanVote> votes(static_cast<size_t>(s.comm->size()));
-  WEFT_TRY(s.comm->run(s.lane, gather_votes(&mine, &votes), deadline));
+  std::vector<PlanVote> votes;
+  WEFT_TRY(gather_records(s, mine, &votes, deadline));
   int root = -1, asks = -1;
   const Status judged = judge_votes(votes, &root, &asks);
   const bool by_itself = anyone(votes, PlanVote::kItself);

@@ -17,9 +17,7 @@ Status retry_step(ReducerData& r, const weft_finish_options& options) {
   WEFT_TRY(settle_finish(r));
   WEFT_TRY(note(r, check_finish(s, options)));
   if (s.comm->failed()) return note(r, s.comm->failure());
-  if (s.readiness->step().open()) {
-    return note(r, Status::error(Code::kState, cat("retry inside ", step_text(r), ": finish it first")));
-  }
+  WEFT_TRY(note(r, outside_step(r, "retry")));
   WEFT_TRY(note(r, end_owed_gather(r)));
   if (!s.retain || r.program.retained_step != r.statistics.steps()) {
     return note(r, Status::error(

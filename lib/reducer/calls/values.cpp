@@ -11,6 +11,7 @@
 #include "reducer/agreement.h"
 #include "reducer/calls/finish.h"
 #include "reducer/feature/pre_step/pre_step.h"
+#include "reducer/gather_records.h"
 #include "reducer/values/chunks.h"
 #include "reducer/values/digests.h"
 
@@ -87,17 +88,6 @@ Status judge(const std::vector<ValuesVote>& votes, const Manifest& manifest) {
     if (vote.in_flight != first.in_flight) return differs(rank, "in_flight", vote.in_flight, first.in_flight);
   }
   return {};
-}
-
-template <class T>
-CollectiveArgs gather(const T* mine, std::vector<T>* all) {
-  CollectiveArgs args;
-  args.coll = Coll::kAllGather;
-  args.dtype = Dtype::kU8;
-  args.count = sizeof(T);
-  args.src = reinterpret_cast<const std::byte*>(mine);
-  args.dst = reinterpret_cast<std::byte*>(all->data());
-  return args;
 }
 
 // A bit for each parameter.
@@ -305,8 +295,8 @@ Status broadcast_values(ReducerData& r, const weft_broadcast_options& options, c
   }();
   mine.refuses = wish.ok() ? 0 : 1;
   const Deadline deadline = s.comm->op_deadline(wish.ok() ? options.timeout_ms : 0);
-  std::vector<ValuesVote> votes(static_cast<size_t>(s.comm->size()));
-  WEFT_TRY(note(r, s.comm->run(s.lane, gather(&mine, &votes), deadline)));
+  std::vector<ValuesVote> votes;
+  WEFT_TRY(note(r, gather_records(s, mine, &votes, deadline)));
   const Status judged = judge(votes, s.manifest);
   if (!judged.ok()) s.comm->agreed_error(judged);
   WEFT_TRY(note(r, wish));
@@ -326,8 +316,8 @@ Status compare_values(ReducerData& r) {
   mine.refuses = wish.ok() ? 0 : 1;
   mine.digest = digest_range(digests);
   const Deadline deadline = s.comm->op_deadline(0);
-  std::vector<ValuesVote> votes(static_cast<size_t>(s.comm->size()));
-  WEFT_TRY(note(r, s.comm->run(s.lane, gather(&mine, &votes), deadline)));
+  std::vector<ValuesVote> votes;
+  WEFT_TRY(note(r, gather_records(s, mine, &votes, deadline)));
   const Status judged = judge(votes, s.manifest);
   if (!judged.ok()) s.comm->agreed_error(judged);
   WEFT_TRY(note(r, wish));
@@ -341,13 +331,13 @@ Status name_difference(const ReducerState& s, const std::vector<uint32_t>& param
                        const std::vector<uint64_t>& digests, const std::vector<int>& stale,
                        Deadline deadline) {
   DigestSearch search(digests);
-  std::vector<DigestSearch::Row> rows(static_cast<size_t>(s.comm->size()));
+  std::vector<DigestSearch::Row> rows;
   const auto is_stale = [&](int r) { return std::find(stale.begin(), stale.end(), r) != stale.end(); };
   size_t fresh = 0;
   while (is_stale(static_cast<int>(fresh))) fresh++;  // some rank is not stale
   while (!search.found()) {
     const DigestSearch::Row row = search.row();
-    WEFT_TRY(s.comm->run(s.lane, gather(&row, &rows), deadline));
+    WEFT_TRY(gather_records(s, row, &rows, deadline));
     for (const int r : stale) rows[static_cast<size_t>(r)] = rows[fresh];
     if (search.descend(rows)) continue;
     const Status unnamed =

@@ -17,10 +17,7 @@ Status read_norms(ReducerData& r, weft_norms* norms, double* per_param) {
                 Status::error(Code::kState,
                               "weft_reducer_norms needs a reducer that was created with WEFT_REDUCER_NORMS"));
   }
-  if (s.readiness->step().open()) {
-    return note(
-        r, Status::error(Code::kState, cat("weft_reducer_norms inside ", step_text(r), ": finish it first")));
-  }
+  WEFT_TRY(note(r, outside_step(r, "weft_reducer_norms")));
   if (!r.program.measured)
     return note(r, Status::error(Code::kState, "there are no norms: no step has been reduced yet"));
   norms->total = s.norms->decision.total;
