@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { kLength = 4099, kWarmup = 3, kFewest = 20 }; /* kLength: as in tools/weft/pattern.h */
+enum { kLength = 4099, kWarmup = 3, kFewest = 20 }; /* kLength: as in tools/weft/bench/pattern.h */
 
 static float tile[2 * kLength];
 static float sum[kLength];

@@ -23,8 +23,8 @@
 #include <vector>
 
 #include "base/dtype.h"
-#include "manifest.h"
 #include "runtime.h"
+#include "weft/bench/manifest.h"
 
 using namespace weft;
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "support/catch.h"
-#include "weft/rank_sum.h"
+#include "weft/bench/rank_sum.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "support/catch.h"
-#include "weft/repeats.h"
+#include "weft/bench/repeats.h"
 
 using nlohmann::json;
 

@@ -1,6 +1,6 @@
 // weft-bench, the program behind `weft bench`: it measures collectives and gradient steps. It is a program of
 // its own so that `weft`, which starts ranks, compiles in little time.
-#include "commands.h"
+#include "weft/commands.h"
 
 int main(int argc, char** argv) {
   CLI::App app("Weft: measure collectives and gradient steps");

@@ -11,13 +11,13 @@
 
 #include "bench_faults.h"
 #include "bench_options.h"
-#include "commands.h"
 #include "compare.h"
-#include "launch.h"
-#include "machine.h"
 #include "measure.h"
 #include "repeats.h"
 #include "syscalls.h"
+#include "weft/commands.h"
+#include "weft/launch.h"
+#include "weft/machine.h"
 
 namespace {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "job.h"
+#include "weft/job.h"
 
 struct BenchOptions {
   std::vector<std::string> ops;

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "commands.h"
+#include "weft/commands.h"
 
 // weft-bench lies beside this program, in the build folder and where both are installed.
 void add_bench(CLI::App& app, const std::vector<std::string>& words, int* exit_code) {

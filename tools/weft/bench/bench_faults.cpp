@@ -21,7 +21,7 @@
 #include "faults/judge.h"
 #include "faults/leftovers.h"
 #include "faults/rank.h"
-#include "job.h"
+#include "weft/job.h"
 
 namespace {
 
