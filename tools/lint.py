@@ -5,7 +5,8 @@ format   clang-format over all tracked C and C++ files
 layers   tools/check_layers.py
 docs     tools/check_docs.py
 prose    tools/check_prose.py: sentences that are hard to read, and words that docs/glossary.md replaces
-sizes    files of lib, backends, hooks and include: more than 400 lines are reported, more than 700 fail
+sizes    files of lib, backends, hooks and include: more than 400 lines are reported, more than 700 fail. A folder of more
+         than 40 files fails too, unless it is a fuzz target's corpus
 headers  every header of lib, backends and hooks compiles alone; the public ones as C99, C11 and C++17, by gcc and clang.
          Headers that a source includes first are left to `tidy`.
          Those of a backend that is not built are left out
@@ -20,6 +21,7 @@ tidy     clang-tidy over lib, backends and hooks, with the flags of the build fo
 --recent N: includes and tidy leave out files that the last N commits have not changed.
 """
 import argparse
+import collections
 import concurrent.futures
 import json
 import os
@@ -35,6 +37,9 @@ ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ROOT / ".venv" / "bin"
 CODE = ("lib/", "backends/", "hooks/")
 LONG, TOO_LONG = 400, 700
+FULL = 40  # files of a folder
+# Folders of inputs, which nobody reads as a list.
+DATA = ("tests/fuzz/corpus/",)
 # Headers that are mostly documentation.
 LONG_BY_DESIGN = {"include/weft/core.h", "include/weft/reducer.h"}
 
@@ -91,6 +96,9 @@ def check_sizes(_):
             problems.append(f"{name}: {lines} lines; at most {TOO_LONG} are allowed; split it")
         elif lines > LONG:
             print(f"  note: {name} has {lines} lines")
+    folders = collections.Counter(os.path.dirname(name) for name in tracked("") if not name.startswith(DATA))
+    problems += [f"{folder}: {files} files; at most {FULL} are allowed; divide it"
+                 for folder, files in folders.items() if files > FULL]
     return problems
 
 
