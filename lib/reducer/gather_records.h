@@ -1,5 +1,5 @@
-// Exchanges a record of each rank on the reducer's own lane, between steps. Collective. Threads: one thread at a
-// time, as begin and finish.
+// Exchanges a record of each rank on the reducer's own lane, between steps. Collective. Threads: one thread
+// at a time, as begin and finish.
 #pragma once
 
 #include <vector>
@@ -11,7 +11,8 @@ namespace weft {
 
 // mine: sent as raw bytes. all: receives the record of each rank; they come from other processes.
 template <class Record>
-Status gather_records(const ReducerState& s, const Record& mine, std::vector<Record>* all, Deadline deadline) {
+Status gather_records(const ReducerState& s, const Record& mine, std::vector<Record>* all,
+                      Deadline deadline) {
   all->resize(static_cast<size_t>(s.comm->size()));
   CollectiveArgs args;
   args.coll = Coll::kAllGather;
