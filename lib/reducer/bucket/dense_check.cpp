@@ -47,7 +47,8 @@ class ViewCheck final : public GradientCheck {
     if ((gradient == nullptr || gradient == place.memory) && on_host(stream)) [[likely]]
       return {};
     if (!on_host(stream)) return no_streams().with_prefix(named(s, param));
-    return check_stray(s, gradient, place).with_prefix(named(s, param));
+    const Status stray = check_stray(s, gradient, place);
+    return stray.ok() ? stray : stray.with_prefix(named(s, param));
   }
 
  private:
