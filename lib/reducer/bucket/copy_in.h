@@ -63,7 +63,7 @@ class GradientCheck {
 };
 
 // Counts a gradient of a bucket in place of Readiness::arrive, where the last one needs work before that.
-using CountLast = void (*)(std::shared_ptr<ReducerState> state, uint32_t bucket);
+using CountLast = void (*)(const std::shared_ptr<ReducerState>& state, uint32_t bucket);
 
 // Kinds of steps in which gradients are copied differently.
 enum class StepKind : uint8_t {

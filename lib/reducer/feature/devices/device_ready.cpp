@@ -127,8 +127,9 @@ Status come_from_device(ReducerState& s, uint64_t param, void** gradient, const 
   return s.devices->note(place.bucket, param, stream->handle);
 }
 
-void arrive_on_device(std::shared_ptr<ReducerState> state, uint32_t bucket) {
-  if (state->readiness->arrive_unless_last(bucket)) return;
+void arrive_on_device(const std::shared_ptr<ReducerState>& shared, uint32_t bucket) {
+  if (shared->readiness->arrive_unless_last(bucket)) return;
+  const std::shared_ptr<ReducerState> state = shared;
   const uint32_t stamp = state->readiness->step().stamp();
   if (!state->readiness->arrive(bucket)) return;
   Context& context = state->comm->context();

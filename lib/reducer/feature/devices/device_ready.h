@@ -21,7 +21,7 @@ Status come_from_device(ReducerState& s, uint64_t param, void** gradient, const 
 // Records events on the bucket's streams after its last gradient: the copy waits for them. The step launches
 // the bucket only once they are recorded, so it cannot end earlier unless it fails. The shared pointer keeps
 // the state until then.
-void arrive_on_device(std::shared_ptr<ReducerState> state, uint32_t bucket);
+void arrive_on_device(const std::shared_ptr<ReducerState>& shared, uint32_t bucket);
 // Fails the communicator if status is an error.
 void fail_device(ReducerState& s, const Status& status, uint64_t param);
 // Waits until devices have added the gradients of local steps to the buckets. Called before the buckets move.
