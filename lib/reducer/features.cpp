@@ -54,7 +54,7 @@ void mark_narrow_copies(ReducerState* state) {
 }
 
 void add_copies(ReducerState* state) {
-  state->copy_ins.resize(state->manifest.params.size(), state->plan.buckets.size());
+  state->copy_ins.resize(state->manifest.params.size());
   call_all(&StepFeature::copies, state);
 }
 

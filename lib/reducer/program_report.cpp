@@ -23,7 +23,7 @@ std::string slot_text(const Slot& slot) {
 Json copies_json(const ReducerState& s, const PlannedBucket& bucket, StepKind kind) {
   Json names = Json::array();
   for (const uint32_t param : bucket.params) {
-    const char* const copy = s.copy_ins.of(kind, param).name();
+    const char* const copy = s.copy_ins.of(param).copy(kind).name();
     if (std::find(names.begin(), names.end(), copy) == names.end()) names.push_back(copy);
   }
   return names;

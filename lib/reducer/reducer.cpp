@@ -88,7 +88,7 @@ Reducer::~Reducer() {
 }
 
 Status Reducer::ready(uint64_t param, void* gradient, const weft_stream* stream) {
-  return make_ready(data_, param, Given{gradient}, stream);
+  return make_ready(data_, param, gradient, nullptr, stream);
 }
 
 Status Reducer::ready_tensor(uint64_t param, const weft_tensor& gradient, const weft_stream* stream) {

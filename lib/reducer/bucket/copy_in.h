@@ -8,8 +8,10 @@
 
 #include <weft/weft.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -57,7 +59,7 @@ class GradientCheck {
   GradientCheck(const GradientCheck&) = delete;
   GradientCheck& operator=(const GradientCheck&) = delete;
 
-  // Sets given->data if the call has no address. The error names the parameter. The step is open.
+  // Sets given->data if the gradient lies elsewhere. The error names the parameter. The step is open.
   virtual Status check(ReducerState& state, uint64_t param, const weft_stream* stream, StepWord step,
                        Given* given) = 0;
 };
@@ -72,46 +74,69 @@ enum class StepKind : uint8_t {
   kFresh,  // synchronised, and StepStart::fresh
 };
 
+// The way of gradients of one kind into their buckets. Parameters share it, so that a call of ready reads
+// little memory of its own parameter.
+struct GradientWay {
+  std::array<CopyIn*, 3> copies{};  // by StepKind
+  CountLast count = nullptr;        // null: Readiness::arrive
+  GradientCheck* check = nullptr;
+  bool copied = false;  // a call without an address is for the one in the manifest
+  // Gradients in host memory that pass without a call of the check.
+  bool null_passes = false;              // those of a call without an address
+  uintptr_t passes_below = UINTPTR_MAX;  // those whose address has none of these bits; all bits: none passes
+
+  CopyIn& copy(StepKind kind) const { return *copies[static_cast<size_t>(kind)]; }
+  void set(StepKind kind, CopyIn* copy) { copies[static_cast<size_t>(kind)] = copy; }
+  // Sets a check that sees every gradient.
+  void set_check(GradientCheck* its_check) {
+    check = its_check;
+    null_passes = false;
+    passes_below = UINTPTR_MAX;
+  }
+  bool passes(const void* gradient) const {
+    return gradient == nullptr ? null_passes : (reinterpret_cast<uintptr_t>(gradient) & passes_below) == 0;
+  }
+  bool operator==(const GradientWay&) const = default;
+};
+
 class CopyIns {
  public:
-  void resize(size_t params, size_t buckets) {
-    entries_.resize(params);
-    counts_.resize(buckets);
+  void resize(size_t params) {
+    ways_.assign(1, {});
+    last_ = &ways_.front();
+    way_of_.assign(params, last_);
   }
-  // Makes a check, for set_check.
+  const GradientWay& of(uint64_t param) const { return *way_of_[param]; }
+  // Makes a check or a copy, for change.
   template <class Check, class... Args>
   GradientCheck* make_check(Args&&... args) {
     return checks_.emplace_back(std::make_unique<Check>(std::forward<Args>(args)...)).get();
   }
-  void set_check(uint64_t param, GradientCheck* check) { entries_[param].check = check; }
-  GradientCheck& check(uint64_t param) const { return *entries_[param].check; }
-  void set_counts(uint32_t bucket, CountLast count) { counts_[bucket] = count; }
-  CountLast counts(uint32_t bucket) const { return counts_[bucket]; }
-  // Makes a copy, for set and set_all.
   template <class Copy, class... Args>
   CopyIn* make(Args&&... args) {
-    return all_.emplace_back(std::make_unique<Copy>(std::forward<Args>(args)...)).get();
+    return copies_.emplace_back(std::make_unique<Copy>(std::forward<Args>(args)...)).get();
   }
-  void set(StepKind kind, uint64_t param, CopyIn* copy) {
-    entries_[param].copies[static_cast<size_t>(kind)] = copy;
-  }
-  void set_all(uint64_t param, CopyIn* copy) { entries_[param].copies.fill(copy); }
-  CopyIn& of(StepKind kind, uint64_t param) const {
-    return *entries_[param].copies[static_cast<size_t>(kind)];
+  // Changes a parameter's way: work receives a copy of it.
+  template <class Work>
+  void change(uint64_t param, Work&& work) {
+    GradientWay way = of(param);
+    work(way);
+    if (!(*last_ == way)) {
+      const auto found = std::find(ways_.begin(), ways_.end(), way);
+      last_ = found != ways_.end() ? &*found : &ways_.emplace_back(way);
+    }
+    way_of_[param] = last_;
   }
   uint64_t memory_bytes() const {
-    return entries_.capacity() * sizeof(Entry) + counts_.capacity() * sizeof(CountLast);
+    return way_of_.capacity() * sizeof(GradientWay*) + ways_.size() * sizeof(GradientWay);
   }
 
  private:
-  struct Entry {
-    GradientCheck* check = nullptr;
-    std::array<CopyIn*, 3> copies{};  // by StepKind
-  };
-  std::vector<std::unique_ptr<CopyIn>> all_;
+  std::vector<std::unique_ptr<CopyIn>> copies_;
   std::vector<std::unique_ptr<GradientCheck>> checks_;
-  std::vector<Entry> entries_;     // by parameter
-  std::vector<CountLast> counts_;  // by bucket; null: Readiness::arrive
+  std::deque<GradientWay> ways_;            // does not move them
+  std::vector<const GradientWay*> way_of_;  // by parameter
+  const GradientWay* last_ = nullptr;       // the result of the last change; most often that of the next one
 };
 
 }  // namespace weft

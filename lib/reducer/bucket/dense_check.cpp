@@ -25,7 +25,6 @@ class CopiedCheck final : public GradientCheck {
   Status check(ReducerState& s, uint64_t param, const weft_stream* stream, StepWord /*step*/,
                Given* given) override {
     const Buckets::Place& place = s.buckets->place(param);
-    if (given->data == nullptr) given->data = s.manifest.gradient(param);
     const bool there = given->data != nullptr || place.count == 0;
     if (there && is_aligned(given->data, place) && on_host(stream)) [[likely]]
       return {};
@@ -92,8 +91,15 @@ void add_dense_checks(ReducerState* s) {
   GradientCheck* const none = s->copy_ins.make_check<NoGradientCheck>();
   GradientCheck* const dense =
       s->copy ? s->copy_ins.make_check<CopiedCheck>() : s->copy_ins.make_check<ViewCheck>();
-  for (uint64_t i = 0; i < s->manifest.params.size(); i++)
-    s->copy_ins.set_check(i, has_bucket(*s, i) ? dense : none);
+  for (uint64_t i = 0; i < s->manifest.params.size(); i++) {
+    const bool has = has_bucket(*s, i);
+    s->copy_ins.change(i, [&](GradientWay& way) {
+      way.set_check(has ? dense : none);
+      way.copied = has && s->copy;
+      way.null_passes = has && !s->copy;
+      if (has && s->copy) way.passes_below = uintptr_t{s->buckets->place(i).gradient_bytes} - 1;
+    });
+  }
 }
 
 }  // namespace weft

@@ -41,8 +41,10 @@ void add_dense_copies(ReducerState* s) {
   CopyIn* const none = s->copy_ins.make<NoCopy>();
   CopyIn* const dense = s->copy ? s->copy_ins.make<DenseCopy>() : s->copy_ins.make<StrayCopy>();
   for (uint64_t i = 0; i < s->manifest.params.size(); i++) {
-    s->copy_ins.set_all(i, dense);
-    if (s->copy && s->accumulation != WEFT_ACCUMULATION_REDUCER) s->copy_ins.set(StepKind::kLocal, i, none);
+    s->copy_ins.change(i, [&](GradientWay& way) {
+      way.copies.fill(dense);
+      if (s->copy && s->accumulation != WEFT_ACCUMULATION_REDUCER) way.set(StepKind::kLocal, none);
+    });
   }
 }
 

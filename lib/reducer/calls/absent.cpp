@@ -64,7 +64,7 @@ Status declare_absent(ReducerData& r, const uint64_t* params, uint64_t count) {
       continue;
     }
     if (exclude_param(r, param, step.stamp())) clear_place(place_in(s, param, r.program.start.fresh));
-    count_gradient(r, s.buckets->place(param).bucket);
+    count_gradient(r, param);
   }
   return {};
 }

@@ -83,7 +83,7 @@ void fill_missing(ReducerData& r, Deadline deadline) {
     } else {
       clear_place(place_in(s, i, r.program.start.fresh));
     }
-    count_gradient(r, place.bucket);
+    count_gradient(r, i);
   }
 }
 

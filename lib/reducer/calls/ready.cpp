@@ -6,6 +6,7 @@
 #include "comm/context.h"
 #include "reducer/feature/graph/captured.h"
 #include "reducer/feature/uses/count_uses.h"
+#include "reducer/host_stream.h"
 
 namespace weft {
 namespace {
@@ -26,19 +27,80 @@ void trace_ready(ReducerState& s, uint64_t param) {
   trace->record(event);
 }
 
+// A gradient on its way. Found before the parameter is claimed: after that atomic operation every load waits.
+struct Taken {
+  ReducerData& r;
+  ReducerState& s;
+  const GradientWay& way;
+  const Buckets::Place& place;
+  uint64_t param;
+
+  Taken(ReducerData& data, uint64_t its_param)
+      : r(data),
+        s(*data.state),
+        way(s.copy_ins.of(its_param)),
+        place(s.buckets->place(its_param)),
+        param(its_param) {}
+
+  // Copies it into its bucket. May throw std::bad_alloc.
+  void copy(const Given& given, StepWord step) const {
+    const StepKind kind = step.local()            ? StepKind::kLocal
+                          : r.program.start.fresh ? StepKind::kFresh
+                                                  : StepKind::kSynchronised;
+    way.copy(kind).copy(s, {param, place, given, step});
+    if (step.noting()) [[unlikely]]
+      s.order->note(param, s.comm->context().clock().now_ns() - r.program.start.begin_ns);
+    if (s.comm->context().trace() != nullptr) [[unlikely]]
+      trace_ready(s, param);
+  }
+  // Counts it. After that the step may be over and the reducer bound anew. Only objects that are carried over
+  // are used then.
+  void count() const {
+    const uint32_t bucket = place.bucket;
+    Context& context = s.comm->context();
+    std::atomic<uint64_t>& ready_ns = (*s.ready_ns)[bucket];
+    if (way.count != nullptr) [[unlikely]]
+      return way.count(r.state, bucket);
+    if (!s.readiness->arrive(bucket)) return;
+    // The bucket's last gradient: the engine may be idle.
+    ready_ns.store(context.clock().now_ns(), std::memory_order_relaxed);
+    context.engine().notify();
+  }
+  Status take(const Given& given, StepWord step) const {
+    if (step.local() && !s.readiness->enter(param, step)) [[unlikely]]
+      return note(r, ready_refused(s, param, StepWord()));
+    const Status thrown = guarded_run([&] { copy(given, step); });
+    if (!thrown.ok()) [[unlikely]]
+      s.comm->fail(thrown);  // the gradient counts as arrived, so that no thread waits for it
+    // After leave() or count() the step may be over, and the objects that it used freed.
+    if (step.local()) {
+      if (thrown.ok()) s.presence->note_accumulated(param);
+      s.readiness->leave(param);
+    } else {
+      count();
+    }
+    return thrown.ok() ? thrown : note(r, thrown);
+  }
+};
+
 }  // namespace
 
-Status make_ready(ReducerData& r, uint64_t param, Given given, const weft_stream* stream) {
+Status make_ready(ReducerData& r, uint64_t param, void* gradient, const Layout* layout,
+                  const weft_stream* stream) {
   ReducerState& s = *r.state;
   const StepWord step = s.readiness->step();
   // With WEFT_REDUCER_RETAIN gradients are also taken after a failure, for a retry of the step.
   if (param >= s.manifest.params.size() || !step.open() || (s.comm->failed() && !s.retain)) [[unlikely]] {
-    return note(
-        r, is_capturing(s) ? ready_captured(s, param, given.data, stream) : ready_refused(s, param, step));
+    return note(r,
+                is_capturing(s) ? ready_captured(s, param, gradient, stream) : ready_refused(s, param, step));
   }
-  if (Status usable = s.copy_ins.check(param).check(s, param, stream, step, &given); !usable.ok())
-      [[unlikely]]
-    return note(r, usable);
+  const Taken taken(r, param);
+  if (gradient == nullptr && taken.way.copied) gradient = s.manifest.gradient(param);
+  Given given{gradient, layout};
+  if (!taken.way.passes(gradient) || !on_host(stream)) {
+    const Status usable = taken.way.check->check(s, param, stream, step, &given);
+    if (!usable.ok()) return note(r, usable);
+  }
   if (s.uses && s.uses->learning()) [[unlikely]] {
     const std::lock_guard lock(s.uses->mutex());
     if (s.uses->learning()) return take_use(r, param, given, step);
@@ -49,49 +111,19 @@ Status make_ready(ReducerData& r, uint64_t param, Given given, const weft_stream
   if (use == Use::kRefused) [[unlikely]]
     return note(r, ready_refused(s, param, step));
   if (use == Use::kEarlier) return {};
-  return take_gradient(r, param, given, step);
+  return taken.take(given, step);
 }
 
 Status take_gradient(ReducerData& r, uint64_t param, const Given& given, StepWord step) {
-  ReducerState& s = *r.state;
-  const Buckets::Place& place = s.buckets->place(param);
-  if (step.local() && !s.readiness->enter(param, step)) [[unlikely]]
-    return note(r, ready_refused(s, param, StepWord()));
-  const Status thrown = guarded_run([&] { copy_gradient(r, param, given, step); });
-  if (!thrown.ok()) [[unlikely]]
-    s.comm->fail(thrown);  // the gradient counts as arrived, so that no thread waits for it
-  // After leave() or count_gradient(s) the step may be over, and the objects that it used freed.
-  if (step.local()) {
-    if (thrown.ok()) s.presence->note_accumulated(param);
-    s.readiness->leave(param);
-  } else {
-    count_gradient(r, place.bucket);
-  }
-  return thrown.ok() ? thrown : note(r, thrown);
+  return Taken(r, param).take(given, step);
 }
 
 void copy_gradient(ReducerData& r, uint64_t param, const Given& given, StepWord step) {
-  ReducerState& s = *r.state;
-  const StepKind kind = step.local()            ? StepKind::kLocal
-                        : r.program.start.fresh ? StepKind::kFresh
-                                                : StepKind::kSynchronised;
-  s.copy_ins.of(kind, param).copy(s, {param, s.buckets->place(param), given, step});
-  if (step.noting()) [[unlikely]]
-    s.order->note(param, s.comm->context().clock().now_ns() - r.program.start.begin_ns);
-  if (s.comm->context().trace() != nullptr) [[unlikely]]
-    trace_ready(s, param);
+  Taken(r, param).copy(given, step);
 }
 
-void count_gradient(ReducerData& r, uint32_t bucket) {
-  ReducerState& s = *r.state;
-  Context& context = s.comm->context();
-  std::atomic<uint64_t>& ready_ns = (*s.ready_ns)[bucket];
-  if (const CountLast count = s.copy_ins.counts(bucket); count != nullptr) [[unlikely]]
-    return count(r.state, bucket);
-  if (!s.readiness->arrive(bucket)) return;
-  // The bucket's last gradient: the engine may be idle.
-  ready_ns.store(context.clock().now_ns(), std::memory_order_relaxed);
-  context.engine().notify();
+void count_gradient(ReducerData& r, uint64_t param) {
+  Taken(r, param).count();
 }
 
 Status ready_refused(const ReducerState& s, uint64_t param, StepWord step) {

@@ -6,14 +6,16 @@
 
 namespace weft {
 
-Status make_ready(ReducerData& r, uint64_t param, Given given, const weft_stream* stream);
+// layout: of the gradient; null: the parameter's.
+Status make_ready(ReducerData& r, uint64_t param, void* gradient, const Layout* layout,
+                  const weft_stream* stream);
 // Copies a gradient that is complete and claimed.
 Status take_gradient(ReducerData& r, uint64_t param, const Given& given, StepWord step);
 // Copies it into its bucket. May throw std::bad_alloc.
 void copy_gradient(ReducerData& r, uint64_t param, const Given& given, StepWord step);
 // Counts a gradient that is in its bucket. After the count the step may be over and the reducer bound anew.
 // The function then uses only objects that are carried over.
-void count_gradient(ReducerData& r, uint32_t bucket);
+void count_gradient(ReducerData& r, uint64_t param);
 // Makes the error of a refused ready call.
 Status ready_refused(const ReducerState& s, uint64_t param, StepWord step);
 

@@ -82,7 +82,7 @@ Status ready_restrided(ReducerData& r, uint64_t param, const weft_tensor& gradie
   }
   WEFT_TRY(note(r, check_strides(param, wanted, &strides)));
   const Layout layout(wanted, strides);
-  WEFT_TRY(make_ready(r, param, Given{gradient.data, &layout}, nullptr));
+  WEFT_TRY(make_ready(r, param, gradient.data, &layout, nullptr));
   if (r.statistics.count_copied() == 0) {
     r.state->comm->context().log().warn(
         cat("rank ", r.state->comm->rank(), ": the gradient of parameter ", param, " ('", wanted.name,
@@ -118,7 +118,7 @@ Status make_tensor_ready(ReducerData& r, uint64_t param, const weft_tensor& grad
   WEFT_TRY(note(r, check_param(r.state->manifest, param)));
   const Param& wanted = r.state->manifest.params[param];
   const Buckets::Place& place = r.state->buckets->place(param);
-  if (place.sparse) return make_ready(r, param, Given{gradient.data}, stream);  // which refuses it
+  if (place.sparse) return make_ready(r, param, gradient.data, nullptr, stream);  // which refuses it
   // The gradient is in its view, where gradients with gaps are row-major.
   const std::byte* const view = r.state->copy ? nullptr : view_of(*r.state, param);
   const bool viewed = !r.state->copy && (gradient.data == nullptr || gradient.data == view);
@@ -128,7 +128,7 @@ Status make_tensor_ready(ReducerData& r, uint64_t param, const weft_tensor& grad
                      gradient.device_kind == wanted.device_kind &&
                      gradient.device == device_of(*r.state, param);
   if (alike && same_layout(gradient, wanted, viewed && !wanted.dense)) [[likely]]
-    return make_ready(r, param, Given{gradient.data}, stream);
+    return make_ready(r, param, gradient.data, nullptr, stream);
   const bool strict = (r.state->flags & WEFT_REDUCER_STRICT_STRIDES) != 0;
   const bool copied = !strict && !viewed && alike && gradient.data != nullptr &&
                       same_shape(gradient, wanted) && !place.on_device && on_host(stream);

@@ -41,7 +41,6 @@ class DeviceCheck final : public GradientCheck {
  public:
   Status check(ReducerState& s, uint64_t param, const weft_stream* stream, StepWord step,
                Given* given) override {
-    if (s.copy && given->data == nullptr) given->data = s.manifest.gradient(param);
     const Status comes = come_from_device(s, param, &given->data, stream, step);
     return comes.ok() ? comes : named(comes, s, param);
   }
@@ -74,8 +73,8 @@ void add_host_checks(ReducerState* s) {
   GradientCheck* host = nullptr;
   for (uint64_t i = 0; i < s->manifest.params.size(); i++) {
     if (!has_bucket(*s, i) || s->manifest.params[i].sparse()) continue;
-    if (host == nullptr) host = s->copy_ins.make_check<HostCheck>(&s->copy_ins.check(i));
-    s->copy_ins.set_check(i, host);
+    if (host == nullptr) host = s->copy_ins.make_check<HostCheck>(s->copy_ins.of(i).check);
+    s->copy_ins.change(i, [&](GradientWay& way) { way.set_check(host); });
   }
 }
 
@@ -89,12 +88,16 @@ void add_device_copies(ReducerState* s) {
   CopyIn* const sum = s->copy_ins.make<DeviceSum>();
   for (uint64_t i = 0; i < s->manifest.params.size(); i++) {
     if (!s->buckets->place(i).on_device) continue;
-    s->copy_ins.set_check(i, check);
-    s->copy_ins.set_all(i, note);
-    s->copy_ins.set(StepKind::kLocal, i, sum);
+    s->copy_ins.change(i, [&](GradientWay& way) {
+      way.set_check(check);
+      way.copied = s->copy;
+      way.copies.fill(note);
+      way.set(StepKind::kLocal, sum);
+    });
   }
-  for (uint32_t b = 0; b < s->plan.buckets.size(); b++) {
-    if (s->devices->has(b)) s->copy_ins.set_counts(b, arrive_on_device);
+  for (uint64_t i = 0; i < s->manifest.params.size(); i++) {
+    if (has_bucket(*s, i) && s->devices->has(s->plan.bucket_of[i]))
+      s->copy_ins.change(i, [](GradientWay& way) { way.count = arrive_on_device; });
   }
 }
 

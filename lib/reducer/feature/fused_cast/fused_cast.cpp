@@ -50,7 +50,8 @@ void add_fused_copies(ReducerState* s) {
   CopyIn* const fused = s->copy_ins.make<FusedCopy>();
   for (uint32_t b = 0; b < s->plan.buckets.size(); b++) {
     if (!s->schedule.buckets[b].copies_narrow) continue;
-    for (const uint32_t param : s->plan.buckets[b].params) s->copy_ins.set(StepKind::kFresh, param, fused);
+    for (const uint32_t param : s->plan.buckets[b].params)
+      s->copy_ins.change(param, [&](GradientWay& way) { way.set(StepKind::kFresh, fused); });
   }
 }
 

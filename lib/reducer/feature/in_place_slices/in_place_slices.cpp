@@ -130,8 +130,10 @@ void add_slice_copies(ReducerState* s) {
   CopyIn* const around = s->copy_ins.make<CopyAroundSlice>(made.get());
   for (uint64_t i = 0; i < s->manifest.params.size(); i++) {
     if (!made->has(i)) continue;
-    s->copy_ins.set(StepKind::kSynchronised, i, around);
-    s->copy_ins.set(StepKind::kFresh, i, around);
+    s->copy_ins.change(i, [&](GradientWay& way) {
+      way.set(StepKind::kSynchronised, around);
+      way.set(StepKind::kFresh, around);
+    });
   }
   s->input_parts = std::move(made);
 }

@@ -41,8 +41,10 @@ void add_sparse_copies(ReducerState* s) {
   GradientCheck* const check = s->copy_ins.make_check<SparseCheck>();
   for (uint64_t i = 0; i < s->manifest.params.size(); i++) {
     if (!s->manifest.params[i].sparse()) continue;
-    s->copy_ins.set_all(i, entries);
-    s->copy_ins.set_check(i, check);
+    s->copy_ins.change(i, [&](GradientWay& way) {
+      way.set_check(check);
+      way.copies.fill(entries);
+    });
   }
 }
 

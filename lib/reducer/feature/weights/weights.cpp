@@ -31,7 +31,7 @@ void add_weighed_copies(ReducerState* s) {
   for (uint32_t b = 0; b < s->plan.buckets.size(); b++) {
     if (!may_multiply(*s, b)) continue;
     for (const uint32_t param : s->plan.buckets[b].params)
-      s->copy_ins.set(StepKind::kSynchronised, param, weighed);
+      s->copy_ins.change(param, [&](GradientWay& way) { way.set(StepKind::kSynchronised, weighed); });
   }
 }
 
