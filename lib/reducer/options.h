@@ -1,4 +1,4 @@
-// Validates reducer options. Used by Reducer::create, before ranks compare them. Pure; any thread.
+// Validates reducer options. Used by create_state, before ranks compare them. Pure; any thread.
 #pragma once
 
 #include <weft/weft.h>

@@ -1,5 +1,5 @@
 // Holds a rank's request for a reducer that is being created. It must be equal on all ranks. For
-// Reducer::create. Threads: any thread.
+// create_state. Threads: any thread.
 #pragma once
 
 #include <weft/weft.h>

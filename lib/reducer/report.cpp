@@ -178,9 +178,6 @@ Json bucket_json(const PlannedBucket& planned, uint64_t bytes, const Step::Times
           {"hook_error", times.error_memory ? Json(times.error_memory->ratio) : Json()}};
 }
 
-}  // namespace
-namespace {
-
 uint64_t device_bytes(const ReducerState& s) {
   return (s.devices ? s.devices->memory_bytes() : 0) +
          (s.views_on_devices ? s.views_on_devices->bytes() : 0) +

@@ -1,5 +1,5 @@
 // The state of a reducer, shared by its two halves: the calls (the program's threads) and Step (the engine).
-// Reducer::create makes it, and each rebind and re-plan makes a new one. After that only the members whose
+// create_state makes it, and each rebind and re-plan makes a new one. After that only the members whose
 // comments say so change.
 #pragma once
 

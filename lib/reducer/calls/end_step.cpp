@@ -17,9 +17,6 @@ namespace {
 constexpr int64_t kSealMs = 2000;      // for a piece of a result that is being copied into its gradient
 constexpr int64_t kSettleMs = 10'000;  // for the end of an interrupted step, which has failed
 
-}  // namespace
-namespace {
-
 // True if every bucket of the step has its result.
 bool is_reduced(const ReducerData& r) {
   for (uint32_t b = 0; b < bucket_count(*r.state); b++) {

@@ -61,9 +61,6 @@ std::string tensor_text(const weft_tensor& tensor) {
   return out + device_text(tensor.device_kind, tensor.device);
 }
 
-}  // namespace
-namespace {
-
 // Returns this rank's index of the parameter's device.
 int32_t device_of(const ReducerState& s, uint64_t param) {
   return s.manifest.params[param].on_device() ? s.manifest.device(param) : 0;

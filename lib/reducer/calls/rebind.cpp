@@ -25,9 +25,6 @@ namespace {
 
 constexpr int64_t kPatienceMs = 2000;  // for a stage, or for a gradient that another thread copies
 
-}  // namespace
-namespace {
-
 // Finds the number of steps that all ranks of comm have finished; these include all committed ones. plan: set
 // to the common plan. A re-plan that was interrupted may have completed on some ranks only; then all take
 // rank 0's plan. given: the error that keeps this rank from rebinding; the others receive it.

@@ -190,9 +190,6 @@ Status hear_plan(const ReducerState& s, const Plan* drawn, int root, Deadline de
   return s.comm->failure();
 }
 
-}  // namespace
-namespace {
-
 // Takes part in the handshake for which ranks that have joined wait. It begins no step: the statistics and
 // results of the last step stay.
 Status open_replan(ReducerData& r) {

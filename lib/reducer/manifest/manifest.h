@@ -1,5 +1,5 @@
 // The list of parameters that a reducer synchronises: checked, normalised, agreed across ranks. Used by
-// Reducer::create and the planner. Threads: values; one thread at a time.
+// create_state and the planner. Threads: values; one thread at a time.
 #pragma once
 
 #include <weft/weft.h>

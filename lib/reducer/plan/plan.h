@@ -1,6 +1,6 @@
 // The bucket plan: which parameters share a bucket, the launch order of buckets, and the place of each
 // gradient in its bucket. Follows DistributedDataParallel's rule. A pure function of the manifest and the
-// limits, so all ranks get the same plan. Used by Reducer::create. Threads: values; one thread at a time.
+// limits, so all ranks get the same plan. Used by create_state. Threads: values; one thread at a time.
 #pragma once
 
 #include <weft/weft.h>

@@ -1,5 +1,5 @@
 // Moves gradients to other places of the same memory, all at once. A re-plan does this if the new buckets fit
-// into the memory of the old ones. Used by Reducer::replan, between steps. Threads: one thread at a time.
+// into the memory of the old ones. Used by calls/replan.cpp, between steps. Threads: one thread at a time.
 #pragma once
 
 #include <cstddef>

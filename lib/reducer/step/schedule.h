@@ -1,5 +1,5 @@
 // The checked declarations of a hook for each bucket, and the order in which the collectives of all buckets
-// run. Made when a reducer is created. Equal on all ranks (they agree on it), and read-only afterwards.
+// run. Made with each plan. Equal on all ranks (they agree on it), and read-only afterwards.
 //
 // The order is a wavefront. Collective k of bucket b comes at position b + k, and among equals the smaller k
 // comes first. With two collectives a bucket: (0,0) (1,0) (0,1) (2,0) (1,1) (3,0) ... While bucket b's second

@@ -1,5 +1,5 @@
 // The values of a step that are known only while it runs. Step owns them and passes them to the features'
-// exchanges (reducer/step/step_exchange.h). Threads: `begun` is set by the program's thread before the step
+// exchanges, works and stages. Threads: `begun` is set by the program's thread before the step
 // opens; all else under the engine's progress lock.
 #pragma once
 

@@ -1,5 +1,5 @@
 // Splits values of parameters into messages of bounded size and packs them. Used for broadcasts of the
-// model's state (values.cpp) and of buffers as steps begin (pre_step.cpp). Pure functions. Threads: any
+// model's state (calls/values.cpp) and of buffers as steps begin (pre_step.cpp). Pure functions. Threads: any
 // thread.
 #pragma once
 

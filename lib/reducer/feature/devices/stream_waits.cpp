@@ -6,7 +6,6 @@
 #include "base/text.h"
 #include "comm/context.h"
 #include "reducer/calls/read.h"
-#include "reducer/calls/ready.h"
 #include "reducer/host_stream.h"
 
 namespace weft {

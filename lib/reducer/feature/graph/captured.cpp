@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/text.h"
-#include "reducer/calls/ready.h"
 #include "reducer/feature/devices/device_ready.h"
 #include "reducer/host_stream.h"
 

@@ -1,5 +1,5 @@
 // Gradients in memory of the program (WEFT_GRADIENT_IN_PLACE): a bucket is the piece of memory in which the
-// gradients of its parameters are adjacent. For Reducer::create. Threads: pure functions.
+// gradients of its parameters are adjacent. For create_state. Threads: pure functions.
 #pragma once
 
 #include <cstddef>

@@ -1,12 +1,11 @@
 #include "reducer/feature/norms/read_norms.h"
 
-#include <limits>
-
 #include "base/text.h"
 #include "reducer/calls/finish.h"
 #include "reducer/feature/norms/norms.h"
 
 namespace weft {
+
 Status read_norms(ReducerData& r, weft_norms* norms, double* per_param) {
   WEFT_TRY(settle_finish(r));
   const ReducerState& s = *r.state;

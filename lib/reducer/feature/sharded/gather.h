@@ -87,7 +87,6 @@ class Gather final : public Task {
   bool unpack();
 
   void opened();
-  void voted();
   bool may_submit(const Move& move) const;
   void fill(const Move& move, CollectiveArgs* args);
   template <class Copy>

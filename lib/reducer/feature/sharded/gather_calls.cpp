@@ -1,7 +1,6 @@
 #include "reducer/feature/sharded/gather_calls.h"
 
 #include <algorithm>
-#include <functional>
 #include <mutex>
 #include <queue>
 
