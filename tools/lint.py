@@ -211,21 +211,29 @@ def check_headers(arguments):
     return in_parallel(arguments.jobs, compile_alone, jobs)
 
 
-SAME_PERCENT = 93  # similarity from which a renamed file counts as unchanged: only its includes differ
+UNCHECKED_CHANGE = re.compile(r"[+-]\s*(#\s*include\b.*|//.*)?$")  # of an include, a comment or a blank line
 
 
 def recently_changed(commits):
     """Returns the paths, without their endings, of what the last commits and the working tree have changed.
 
-    A file that was renamed and hardly changed otherwise does not count. With fewer commits than that: of all files.
+    A file does not count that was only renamed, or in which only includes and comments have changed. With fewer commits than
+    that: of all files.
     """
     base = subprocess.run(["git", "rev-parse", "--quiet", "--verify", f"HEAD~{commits}"], cwd=ROOT, text=True,
                           stdout=subprocess.PIPE).stdout.strip()
-    listing = ["git", "diff", "--name-status", "--find-renames", base] if base else ["git", "ls-files"]
-    lines = subprocess.run(listing, cwd=ROOT, check=True, text=True, stdout=subprocess.PIPE).stdout.splitlines()
-    fields = [line.split("\t") for line in lines]
-    same = [f"R{percent:03}" for percent in range(SAME_PERCENT, 101)]
-    return {str((ROOT / line[-1]).with_suffix("")) for line in fields if line[0] not in same}
+    if not base:
+        listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, text=True, stdout=subprocess.PIPE).stdout
+        return {str((ROOT / line).with_suffix("")) for line in listed.splitlines()}
+    diff = subprocess.run(["git", "diff", "--unified=0", "--find-renames", "--no-color", base], cwd=ROOT, check=True,
+                          text=True, errors="replace", stdout=subprocess.PIPE).stdout
+    changed, file = set(), None
+    for line in diff.splitlines():
+        if line.startswith("+++ "):
+            file = line[6:] if line.startswith("+++ b/") else None
+        elif line.startswith(("+", "-")) and not line.startswith("--- ") and file and not UNCHECKED_CHANGE.match(line):
+            changed.add(str((ROOT / file).with_suffix("")))
+    return changed
 
 
 def only_recent(entries, arguments):

@@ -148,8 +148,8 @@ struct ReducerState : ReducerSettings, ReducerDurable {
   // Makes a state with everything that survives a rebind or a re-plan.
   std::shared_ptr<ReducerState> carry_over() const {
     auto next = std::make_shared<ReducerState>();
-    static_cast<ReducerSettings&>(*next) = *this;
-    static_cast<ReducerDurable&>(*next) = *this;
+    static_cast<ReducerSettings&>(*next) = static_cast<const ReducerSettings&>(*this);
+    static_cast<ReducerDurable&>(*next) = static_cast<const ReducerDurable&>(*this);
     return next;
   }
 };

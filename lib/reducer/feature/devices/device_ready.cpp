@@ -129,7 +129,7 @@ Status come_from_device(ReducerState& s, uint64_t param, void** gradient, const 
 
 void arrive_on_device(const std::shared_ptr<ReducerState>& shared, uint32_t bucket) {
   if (shared->readiness->arrive_unless_last(bucket)) return;
-  const std::shared_ptr<ReducerState> state = shared;
+  const std::shared_ptr<ReducerState> state = shared;  // NOLINT(performance-unnecessary-copy-initialization)
   const uint32_t stamp = state->readiness->step().stamp();
   if (!state->readiness->arrive(bucket)) return;
   Context& context = state->comm->context();
