@@ -204,7 +204,7 @@ TEST_CASE("gradients of other types, and with another reduce dtype, keep the hoo
   }
 }
 
-TEST_CASE("a fused cast takes no memory beside the buckets") {
+TEST_CASE("a fused cast takes no memory beside the buckets", "[of_fused_cast]") {
   const Model model(layers());
   for (const bool copy : {true, false}) {
     Training training;

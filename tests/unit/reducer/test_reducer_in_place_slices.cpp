@@ -153,7 +153,8 @@ TEST_CASE("stale data of absent gradients is never reduced") {
       over_shm()));
 }
 
-TEST_CASE("a rank reads its in-place slices in place, and finish waits for that only up to its deadline") {
+TEST_CASE("a rank reads its in-place slices in place, and finish waits for that only up to its deadline",
+          "[of_in_place_slices]") {
   const Model model({{"last", {3}}, {"a", {100'000}}});  // the last bucket waits for finish
   for (const bool held : {false, true}) {
     std::atomic<int> arrived{0};

@@ -179,7 +179,8 @@ uint64_t gradient_bytes() {
 
 }  // namespace
 
-TEST_CASE("copy mode copies in what other ranks read and copies out all results, view mode copies nothing") {
+TEST_CASE("copy mode copies in what other ranks read and copies out all results, view mode copies nothing",
+          "[of_in_place_slices]") {
   const uint64_t bytes = gradient_bytes();
   for (const uint64_t ranks : {1, 2, 3}) {
     INFO(ranks << " ranks");
@@ -233,7 +234,8 @@ TEST_CASE("local steps copy nothing if the program adds up, and leave fused cast
 }
 
 TEST_CASE(
-    "weights are multiplied by the copy into a bucket once all ranks have begun, by a pass before that") {
+    "weights are multiplied by the copy into a bucket once all ranks have begun, by a pass before that",
+    "[of_weights]") {
   const Model model(plain_params());
   const uint64_t bytes = gradient_bytes();
   std::vector<Bytes> expected, results;
@@ -266,7 +268,7 @@ TEST_CASE("weighted gradients that a pass must visit anyway are multiplied by th
   }
 }
 
-TEST_CASE("fused casts round for a hook that only divides and rounds, and for f32 accumulation") {
+TEST_CASE("fused casts round for a hook that only divides and rounds, and for f32 accumulation", "[of_fused_cast]") {
   const uint64_t bytes = gradient_bytes();
   const Steps wide{.reduce_dtype = WEFT_DTYPE_BF16, .flags = WEFT_REDUCER_ACCUMULATE_F32};
   for (Steps way : {Steps{.hook = "bf16"}, Steps{.hook = "fp16"}, wide}) {
