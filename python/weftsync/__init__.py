@@ -25,8 +25,10 @@ from ._collectives import Message
 from .averager import Averager
 from .comm import Comm, CommInfo
 from .constants import (ANY_SOURCE, ANY_TAG, Accumulation, BroadcastFlag, Coll, DeviceKind, Divide, DType, Evidence,
-                        GradientMode, LogLevel, Op, Planner, Progress, Status)
+                        GradientMode, HookCollectiveFlag, LogLevel, Op, Planner, Progress, Space, Status)
 from .context import BackendInfo, Context, version
+from .custom_hook import (CustomHook, HookBucket, HookCollective, HookEntries, HookFunctions, HookParam, HookPlan,
+                          HookStage, StageToken)
 from .errors import WeftError
 from .hook import Hook
 from .records import BucketInfo, JoinResult, Norms, Param, ParamInfo, Slice, Stats, Verdict
@@ -38,7 +40,8 @@ from .threads import Gathering, run_threads
 __version__ = f"{_constants.VERSION_MAJOR}.{_constants.VERSION_MINOR}.{_constants.VERSION_PATCH}"
 
 __all__ = ["ANY_SOURCE", "ANY_TAG", "Accumulation", "Averager", "BackendInfo", "BroadcastFlag", "BucketInfo", "Coll",
-           "Comm", "CommInfo", "Context", "DType", "DeviceKind", "Divide", "Evidence", "Gathering", "GradientMode",
-           "Hook", "JoinResult", "LogLevel", "Message", "Norms", "Op", "Param", "ParamInfo", "Planner", "Progress",
-           "Reducer", "Reduction", "Request", "Slice", "Stats", "Status", "Verdict", "WeftError", "__version__",
-           "run_threads", "version"]
+           "Comm", "CommInfo", "Context", "CustomHook", "DType", "DeviceKind", "Divide", "Evidence", "Gathering",
+           "GradientMode", "Hook", "HookBucket", "HookCollective", "HookCollectiveFlag", "HookEntries",
+           "HookFunctions", "HookParam", "HookPlan", "HookStage", "JoinResult", "LogLevel", "Message", "Norms", "Op",
+           "Param", "ParamInfo", "Planner", "Progress", "Reducer", "Reduction", "Request", "Slice", "Space",
+           "StageToken", "Stats", "Status", "Verdict", "WeftError", "__version__", "run_threads", "version"]

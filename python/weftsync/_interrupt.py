@@ -11,14 +11,19 @@ before its own try block begins.
 """
 from __future__ import annotations
 
+import atexit
 import ctypes
+import functools
+import itertools
 import operator
 import os
 import threading
+import time
 from typing import Any, Callable, Generator
 
 from . import _abi
 
+_PATIENCE_S = 1.0  # for functions that run at interpreter exit
 raised: list[BaseException] = []  # exceptions of signal handlers; only the main thread changes it
 
 
@@ -53,6 +58,67 @@ def keeping(function: Callable[..., Any]) -> Callable[..., Any]:
             keep(error)
             return None
     return call
+
+
+# Threads that run functions of the program, by number of the function. Threads: any.
+_running: dict[int, int] = {}
+_numbers = itertools.count()
+
+
+@atexit.register
+def _end_calls() -> None:
+    """End the calls that still run at interpreter exit, after _handle.py has destroyed all objects.
+
+    A thread that runs Python code while the interpreter ends would be unwound through the library, which ends the
+    process with an error. A thread that waits outside of Python code, in sleep for example, is harmless.
+    """
+    threads = set(_running.values())
+    for thread in threads:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(SystemExit))
+    end = time.monotonic() + _PATIENCE_S
+    while _running and time.monotonic() < end:
+        time.sleep(0.001)
+    if threads:
+        time.sleep(0.02)  # the threads leave Python
+
+
+def _calls(function: Callable[..., Any], failed: Any) -> Generator[Any, tuple[Any, ...], None]:
+    """Yield the result of function for each tuple of arguments that is sent."""
+    result, number = None, next(_numbers)
+    while True:
+        try:
+            while True:
+                arguments = yield result
+                result = failed
+                _running[number] = threading.get_ident()
+                result = function(*arguments)
+                del _running[number]
+        except GeneratorExit:
+            return
+        except BaseException as error:
+            result = failed
+            _running.pop(number, None)
+            if on_main_thread():
+                raised.append(error)
+
+
+def c_function(kind: Any, function: Callable[..., Any], failed: Any) -> Any:
+    """Make a C function of the type `kind` that calls `function`, which handles its own exceptions.
+
+    If a signal handler raises an exception before function has begun, the C function returns `failed`, and
+    `raise_raised` raises the exception later. With a Python function ctypes would print the exception, and return an
+    undefined result, which may be success. Calls must not overlap. Pointers are passed as integers, NULL as 0. A call
+    that still runs as the interpreter exits gets the exception SystemExit.
+    """
+    types = [one if one in (ctypes.c_int32, ctypes.c_uint64) else ctypes.c_size_t for one in kind._argtypes_]
+    codes = "".join("i" if one is ctypes.c_int32 else "K" for one in types)
+    send = _calls(function, failed)
+    next(send)
+    # C code up to the suspended generator: this C-API function makes a tuple of the arguments, and calls send.
+    call = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.c_char_p, *types)(
+        ("PyObject_CallFunction", ctypes.pythonapi))
+    made = ctypes.CFUNCTYPE(kind._restype_, *types)(functools.partial(call, send.send, f"(({codes}))".encode()))
+    return ctypes.cast(made, kind)
 
 
 def _answers() -> Generator[int, Any, None]:

@@ -80,10 +80,10 @@ def status_string(code: int) -> str:
     return str(lib.status_string(code).decode())
 
 
-def check(code: int) -> None:
+def check(code: int, cause: Optional[BaseException] = None) -> None:
     """Raise WeftError unless code is OK. code is that of this thread's last call.
 
-    Also destroys deferred objects, and raises exceptions of signal handlers.
+    Also destroys deferred objects, and raises exceptions of signal handlers. cause is as for raise_error.
     """
     if code == 0 and not raised and not deferred:
         return
@@ -93,7 +93,7 @@ def check(code: int) -> None:
     destroy_deferred()
     raise_raised()
     if code != 0:
-        raise_error(code, error)
+        raise_error(code, error, cause)
 
 
 def raise_error(code: int, error: _abi.Error, cause: Optional[BaseException] = None) -> None:

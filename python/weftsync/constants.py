@@ -250,6 +250,25 @@ class Divide(enum.IntEnum):
     WEIGHTS = 2
 
 
+class Space(enum.IntEnum):
+    """Memory that a hook's collective reads or writes: the bucket's buffer, or the hook's scratch for the bucket."""
+
+    BUCKET = 0
+    SCRATCH = 1
+
+
+class HookCollectiveFlag(enum.IntFlag):
+    """Kinds of a hook's collectives, see HookCollective."""
+
+    DYNAMIC = 1
+    OPTIONAL = 2
+    WORLD = 4
+
+
+class HookFlag(enum.IntFlag):
+    SPARSE = 1
+
+
 class BeginFlag(enum.IntFlag):
     LOCAL = 1
     NO_DATA = 2
@@ -269,6 +288,7 @@ VERSION_MAJOR = 0
 VERSION_MINOR = 9
 VERSION_PATCH = 0
 VERSION_NUMBER = VERSION_MAJOR * 10000 + VERSION_MINOR * 100 + VERSION_PATCH
+HOOK_COLLECTIVES = 8  # the most collectives of a bucket
 ERROR_RANKS = 64
 ERROR_TEXT = 1024
 NO_SLOT = 2**64 - 1

@@ -30,3 +30,12 @@ class WeftError(Exception):
     def __str__(self) -> str:
         name = self.code.name if isinstance(self.code, Status) else f"status {self.code}"
         return f"{name}: {self.text}"
+
+
+def described(error: BaseException) -> str:
+    """Return the type and the text of an exception, even if its __str__ raises."""
+    try:
+        text = str(error)
+    except Exception:
+        text = "(its __str__ raised an exception)"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

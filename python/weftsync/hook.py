@@ -1,8 +1,9 @@
-"""Hook: a built-in communication hook, which decides how a bucket of gradients is reduced."""
+"""Hook: a communication hook, which decides how a bucket of gradients is reduced. Base class of CustomHook."""
 from __future__ import annotations
 
 import ctypes
-from typing import Optional, Union
+import weakref
+from typing import Any, Optional, Union
 
 from . import _abi
 from ._handle import Handle
@@ -20,7 +21,8 @@ class Hook(Handle):
     saved    the bytes of `save`: the new hook starts with that state
     options  the hook's options by name; docs/hooks.md lists them
 
-    A reducer keeps its hook alive, and a hook keeps inner and comm alive. Raises WeftError ERR_ARG for an unknown name,
+    CustomHook makes a hook of functions of the program. A reducer keeps its hook alive, and a hook keeps inner and comm
+    alive. Raises WeftError ERR_ARG for an unknown name,
     option or value, and for damaged bytes. Threads: one at a time.
     """
 
@@ -38,8 +40,23 @@ class Hook(Handle):
         code = lib.hook_create(context._handle, None if name is None else name.encode(), ctypes.byref(params), handle)
         if code:
             raise_error(code, error)
+        self._init(handle, name, inner)
+
+    def _init(self, handle: ctypes.c_void_p, name: Optional[str], inner: Optional[Hook]) -> None:
         super().__init__(handle)
         self.name = name
+        self._inner = inner
+        self._users: tuple[weakref.ref[Any], ...] = ()  # the reducers
+
+    def _used_by(self, reducer: Any) -> None:
+        """Remember a reducer that uses this hook."""
+        self._users = (*(one for one in self._users if one() is not None), weakref.ref(reducer))
+        if self._inner is not None:
+            self._inner._used_by(reducer)
+
+    def _take_exception(self) -> Optional[BaseException]:
+        """Return the last exception of a custom hook's function on this rank, once."""
+        return None if self._inner is None else self._inner._take_exception()
 
     def save(self) -> bytes:
         """Return this rank's state: error feedback, factors and counters. Call it between steps.
@@ -53,7 +70,7 @@ class Hook(Handle):
         if not code:
             code = lib.hook_save(self._handle, blob, size, error)
         if code:
-            raise_error(code, error)
+            raise_error(code, error, self._take_exception())
         return blob.raw[:size.value]
 
     def load(self, blob: bytes) -> None:
@@ -64,4 +81,4 @@ class Hook(Handle):
         error = _abi.Error()
         code = lib.hook_load(self._handle, blob, len(blob), error)
         if code:
-            raise_error(code, error)
+            raise_error(code, error, self._take_exception())

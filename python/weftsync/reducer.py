@@ -18,7 +18,7 @@ from ._memory import memory_array, region, same_strides
 from .comm import Comm
 from .constants import (NO_STEP, ROOT_LAST_ACTIVE, Accumulation, BeginFlag, BroadcastFlag, Divide, DType, FinishFlag,
                         GradientMode, ParamFlag, Planner, ReducerFlag, Status, choice)
-from .errors import WeftError
+from .errors import WeftError, described
 from .hook import Hook
 from .records import BucketInfo, JoinResult, Norms, Param, ParamInfo, Slice, Stats, Verdict
 
@@ -102,6 +102,7 @@ class Reducer(Handle):
         self._lent: dict[int, Any] = {}
         self._on_bucket = None
         self._norms = norms
+        self._hook = hook
         self._places: Any = None
         list_, self._keep = _param_list(self.params)
         options = _abi.ReducerOptions(params=list_, param_count=len(params), param_size=ctypes.sizeof(_abi.Param),
@@ -132,8 +133,10 @@ class Reducer(Handle):
         handle, error = ctypes.c_void_p(), _abi.Error()
         code = lib.reducer_create(comm._handle, options, handle, error)
         if code:
-            raise_error(code, error)
+            raise_error(code, error, self._cause(code))
         super().__init__(handle)
+        if hook is not None:
+            hook._used_by(self)
 
     def close(self) -> None:
         """Destroy the reducer; a second call does nothing. The program's arrays are not used afterwards."""
@@ -379,9 +382,9 @@ class Reducer(Handle):
             # The block's exception is raised even if failing the step fails; the reducer's next call reports that.
             with contextlib.suppress(WeftError):
                 if isinstance(error, Exception):
-                    self.fail(_described(error))
+                    self.fail(described(error))
                 else:
-                    self.comm.abort(_described(error))
+                    self.comm.abort(described(error))
             raise
         self.finish(commit=commit, rest_absent=rest_absent, clip_norm=clip_norm, skip=skip, skip_nonfinite=skip_nonfinite)
 
@@ -420,7 +423,7 @@ class Reducer(Handle):
         options.planner = choice(Planner, planner, "planner")
         code = lib.reducer_replan(self._handle, options, error)
         if code:
-            raise_error(code, error)
+            raise_error(code, error, self._cause(code))
 
     def broadcast(self, root: Union[int, str] = 0, *, what: Union[BroadcastFlag, str] = BroadcastFlag(0),
                   chunk_bytes: int = 0, in_flight: int = 0, timeout: Optional[float] = None) -> None:
@@ -462,7 +465,7 @@ class Reducer(Handle):
         error = _abi.Error()
         code = lib.reducer_rebind(self._handle, comm._handle, error)
         if code:
-            raise_error(code, error)
+            raise_error(code, error, self._cause(code))
         self.comm = comm
 
     def verdict(self) -> Verdict:
@@ -554,7 +557,11 @@ class Reducer(Handle):
 
     def _check(self, code: int) -> None:
         if code or raised or deferred:
-            check(code)
+            check(code, self._cause(code))
+
+    def _cause(self, code: int) -> Optional[BaseException]:
+        """Return the exception of this rank's hook that made a call fail, if there is one."""
+        return self._hook._take_exception() if code == Status.ERR_HOOK and self._hook is not None else None
 
 
 def _param_list(params: Sequence[Param]) -> tuple[Any, list[Any]]:
@@ -571,15 +578,6 @@ def _param_list(params: Sequence[Param]) -> tuple[Any, list[Any]]:
         place.flags, (place.parameter, place.gradient, owners) = param.flags, param.places()
         keep += owners
     return array, keep
-
-
-def _described(error: BaseException) -> str:
-    """Return the type and the text of an exception, even if its __str__ raises."""
-    try:
-        text = str(error)
-    except Exception:
-        text = "(its __str__ raised an exception)"
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _root(root: Union[int, str]) -> int:

@@ -18,13 +18,13 @@ HEADER = "".join((INCLUDE / name).read_text()  # all that weft.h includes
                  for name in re.findall(r'^#include "(\w+\.h)"', (INCLUDE / "weft.h").read_text(), re.M))
 HEADER = re.sub(r"/\*.*?\*/", "", HEADER, flags=re.S)
 HEADER = re.sub(r"\\\n\s*", "", HEADER)  # continued lines
-# Not for Python: fields of hooks in C, and what a macro says by its name alone.
+# Maps the prefixes of constants to the package's enumerations.
 PREFIXES = {"": "Status", "EVIDENCE": "Evidence", "DTYPE": "DType", "OP": "Op", "COLL": "Coll", "DEVICE": "DeviceKind",
             "LOG": "LogLevel", "PROGRESS": "Progress", "BOOTSTRAP": "Bootstrap", "GRADIENT": "GradientMode",
             "CONTEXT": "ContextFlag", "COMM": "CommFlag", "SHRINK": "ShrinkFlag", "REDUCER": "ReducerFlag", "PARAM": "ParamFlag",
             "BROADCAST": "BroadcastFlag", "BEGIN": "BeginFlag", "DIVIDE": "Divide", "PLANNER": "Planner", "ACCUMULATION": "Accumulation",
-            "FINISH": "FinishFlag"}
-HOOKS_IN_C = re.compile(r"WEFT_(SPACE|HOOK|DEFAULT)_\w+|WEFT_API|\w+_INIT")
+            "FINISH": "FinishFlag", "SPACE": "Space", "HOOK_COLLECTIVE": "HookCollectiveFlag", "HOOK": "HookFlag"}
+FOR_C = re.compile(r"WEFT_DEFAULT_\w+|WEFT_API|\w+_INIT")
 
 
 def struct_name(cls):
@@ -68,7 +68,7 @@ def test_constants():
     """every constant of weft.h has the same value in the package"""
     limits = {"UINT64_MAX": 2**64 - 1, "INT32_MIN": -2**31}
     for name, value in re.findall(r"^#define (WEFT_\w+) (\S.*)$", HEADER, re.M):
-        if HOOKS_IN_C.fullmatch(name) or name == "WEFT_VERSION_NUMBER":
+        if FOR_C.fullmatch(name) or name == "WEFT_VERSION_NUMBER":
             continue
         value = re.sub(r"U?INT\d+_C\((-?\d+)\)", r"\1", value.strip())
         expect_equal(constant(name[5:]), limits[value] if value in limits else int(value, 0), name)

@@ -11,7 +11,7 @@ import threading
 
 from ranks_of_threads import ROOT, cases, expect, expect_equal, np, weft
 from weftsync import _abi
-from weftsync._library import check, lib
+from weftsync._library import lib
 
 LANES = 64  # number of lanes of a communicator over shm
 
@@ -95,24 +95,27 @@ def test_lanes():
         expect_equal(collector.alive(), [])
 
 
-def hook_of(context, plan, stage):
-    """Make a custom hook that communicates nothing."""
-    fields = dict(_abi.HookTable._fields_)
-    table = _abi.HookTable(name=b"collecting", plan=fields["plan"](plan), stage=fields["stage"](stage))
-    hook = weft.Hook.__new__(weft.Hook)
-    handle = ctypes.c_void_p()
-    check(lib.hook_create_custom(context._handle, table, None, handle))
-    weft.Hook.__base__.__init__(hook, handle)
-    hook.table = table  # the hook keeps the callbacks alive
-    return hook
+class Collects(weft.HookFunctions):
+    """A hook that communicates nothing, and collects garbage in plan or in its stage."""
+
+    def __init__(self, where, collect):
+        self.where, self.collect = where, collect
+
+    def plan(self, bucket):
+        if self.where == "plan":
+            self.collect()
+        return weft.HookPlan()
+
+    def stage(self, bucket, stage):
+        if self.where == "stage":
+            self.collect()
 
 
 def test_hook_callbacks():
     """the next call destroys cycles that were collected inside a hook's plan or stage callback"""
     for where in ("plan", "stage"):
         with Collector() as collector, weft.Context() as context, alone(context) as comm:
-            calls = {"plan": lambda *_: 0, "stage": lambda *_: 0, where: collector.collect}
-            with hook_of(context, calls["plan"], calls["stage"]) as hook:
+            with weft.CustomHook(context, Collects(where, collector.collect)) as hook:
                 if where == "plan":
                     leave_all(collector)
                 with weft.Reducer(comm, one_param(), hook=hook) as reducer:

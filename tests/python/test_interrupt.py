@@ -34,7 +34,7 @@ class Rank:
         self.comm = comm_of(number, store)
         self.x, self.wide = np.ones(100, np.float32), np.ones(200, np.float32)
         self.value = np.ones(100, np.float32)
-        self.other = self.reducer = self.averager = None
+        self.other = self.reducer = self.averager = self.hook = None
         self.stuck = threading.Event()
 
     def make_reducer(self, **options):
@@ -59,7 +59,7 @@ class Rank:
 
     def close(self):
         self.stuck.set()
-        for one in (self.reducer, self.averager, self.other, self.comm):
+        for one in (self.reducer, self.averager, self.hook, self.other, self.comm):
             if one is not None:
                 with contextlib.suppress(weft.WeftError):
                     one.close()
@@ -146,6 +146,31 @@ def sparse(rank):
     check(lib.sparse_all_reduce(rank.comm._handle, entries, shape, 2, 1, weft.DType.F32, weft.Op.SUM, None, result, None))
 
 
+class Waits(weft.HookFunctions):
+    """A hook whose stages do not return until the rank closes."""
+
+    def __init__(self, stuck):
+        self.stuck, self.inside = stuck, threading.Event()
+
+    def plan(self, bucket):
+        return weft.HookPlan()
+
+    def stage(self, bucket, stage):
+        self.inside.set()
+        self.stuck.wait(PATIENCE)
+
+
+def in_stage(rank):
+    """Begin a step in which a stage of the hook runs."""
+    functions = Waits(rank.stuck)
+    rank.hook = weft.CustomHook(rank.comm.context, functions)
+    params = [weft.Param("v", (100,)), weft.Param("w", (100,))]
+    rank.reducer = weft.Reducer(rank.comm, params, hook=rank.hook, bucket_limits=[0], replan="none")
+    rank.reducer.begin()
+    rank.reducer.ready(1, rank.x)
+    expect(functions.inside.wait(PATIENCE), "the stage runs")
+
+
 # Maps each blocking function to the preparation on both ranks, and the call of rank 0 that rank 1 never makes.
 BLOCKING = {
     "comm_create": (None, None),
@@ -186,6 +211,8 @@ BLOCKING = {
     "reducer_replan": (replanned, lambda r: r.reducer.replan()),
     "reducer_rebind": (begun, lambda r: r.reducer.rebind(r.other)),
     "reducer_retry": (to_retry, lambda r: r.reducer.retry()),
+    "hook_save": (in_stage, lambda r: r.hook.save()),
+    "hook_load": (in_stage, lambda r: r.hook.load(weft.CustomHook(r.comm.context, Waits(r.stuck)).save())),
     "averager_create": (nothing, averager),
     "averager_step": (averager, lambda r: r.averager.step()),
 }
@@ -197,9 +224,8 @@ OTHERS = set("""version status_string context_create backend_count backend_query
     reducer_absent reducer_result reducer_ready_tensor reducer_ready_sparse reducer_sparse_result reducer_norms
     reducer_owned reducer_report reducer_param reducer_error reducer_bucket_count reducer_bucket
     reducer_query reducer_verdict averager_destroy trace_start trace_stop trace_write flight_write""".split())
-# Functions that wait as tested ones do: fail like finish (capi/test_interrupt), stream_wait_param like wait_param. save
-# and load wait for a stage of a custom hook, which the package does not offer.
-LIKE_OTHERS = {"reducer_fail", "reducer_stream_wait_param", "hook_save", "hook_load"}
+# Functions that wait as tested ones do: fail like finish (capi/test_interrupt), stream_wait_param like wait_param.
+LIKE_OTHERS = {"reducer_fail", "reducer_stream_wait_param"}
 
 
 class Child:

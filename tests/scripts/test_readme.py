@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs README's programs as printed there, by `weft run` with 2 ranks. C programs are compiled against weft.h
+"""Runs the programs of README and of documents as printed there, by `weft run` with 2 ranks. C programs are compiled against weft.h
 and libweft.so alone, Python programs run in this interpreter.
 
 Usage: test_readme.py CC BUILD WEFT
@@ -12,7 +12,8 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-EXPECTED = {"all_reduce.c": "2 4 6", "sync_gradients.c": "", "sync_gradients.py": "1.5"}
+EXPECTED = {"all_reduce.c": "2 4 6", "sync_gradients.c": "", "sync_gradients.py": "1.5", "half_hook.py": "1.5"}
+DOCUMENTS = ["README.md", "docs/hooks.md"]
 
 
 def compile_c(compiler, build, source):
@@ -25,9 +26,10 @@ def compile_c(compiler, build, source):
 
 def main():
     compiler, build, weft = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
-    programs = dict(re.findall(r"<!-- test: (\S+) -->\n```\w+\n(.*?)```", (ROOT / "README.md").read_text(), re.S))
+    text = "".join((ROOT / name).read_text() for name in DOCUMENTS)
+    programs = dict(re.findall(r"<!-- test: (\S+) -->\n```\w+\n(.*?)```", text, re.S))
     if set(programs) != set(EXPECTED):
-        sys.exit(f"README has the programs {sorted(programs)}, expected {sorted(EXPECTED)}")
+        sys.exit(f"{', '.join(DOCUMENTS)} have the programs {sorted(programs)}, expected {sorted(EXPECTED)}")
     with tempfile.TemporaryDirectory() as folder:
         for name, text in programs.items():
             source = Path(folder) / name
