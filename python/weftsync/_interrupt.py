@@ -60,7 +60,7 @@ def keeping(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-# Threads that run functions of the program, by number of the function. Threads: any.
+# Threads, other than the main one, that run functions of the program, by number of the call. Threads: any.
 _running: dict[int, int] = {}
 _numbers = itertools.count()
 
@@ -84,22 +84,42 @@ def _end_calls() -> None:
 
 def _calls(function: Callable[..., Any], failed: Any) -> Generator[Any, tuple[Any, ...], None]:
     """Yield the result of function for each tuple of arguments that is sent."""
-    result, number = None, next(_numbers)
+    result = None
     while True:
         try:
             while True:
                 arguments = yield result
                 result = failed
-                _running[number] = threading.get_ident()
                 result = function(*arguments)
-                del _running[number]
         except GeneratorExit:
             return
         except BaseException as error:
             result = failed
-            _running.pop(number, None)
-            if on_main_thread():
-                raised.append(error)
+            raised.append(error)
+
+
+class _PerThread(threading.local):
+    """Calls a function of the program: its attribute send takes the arguments as a tuple."""
+
+    def __init__(self, function: Callable[..., Any], failed: Any) -> None:
+        self.send: Callable[[tuple[Any, ...]], Any]
+        if on_main_thread():
+            calls = _calls(function, failed)
+            next(calls)
+            self.send = calls.send
+        else:  # Python runs no signal handlers on this thread
+            self.send = functools.partial(_tracked, function, failed)
+
+
+def _tracked(function: Callable[..., Any], failed: Any, arguments: tuple[Any, ...]) -> Any:
+    number = next(_numbers)
+    try:
+        _running[number] = threading.get_ident()
+        return function(*arguments)
+    except BaseException:  # that of _end_calls
+        return failed
+    finally:
+        _running.pop(number, None)
 
 
 def c_function(kind: Any, function: Callable[..., Any], failed: Any) -> Any:
@@ -107,17 +127,16 @@ def c_function(kind: Any, function: Callable[..., Any], failed: Any) -> Any:
 
     If a signal handler raises an exception before function has begun, the C function returns `failed`, and
     `raise_raised` raises the exception later. With a Python function ctypes would print the exception, and return an
-    undefined result, which may be success. Calls must not overlap. Pointers are passed as integers, NULL as 0. A call
-    that still runs as the interpreter exits gets the exception SystemExit.
+    undefined result, which may be success. Pointers are passed as integers, NULL as 0. A call that still runs as the
+    interpreter exits gets the exception SystemExit.
     """
     types = [one if one in (ctypes.c_int32, ctypes.c_uint64) else ctypes.c_size_t for one in kind._argtypes_]
     codes = "".join("i" if one is ctypes.c_int32 else "K" for one in types)
-    send = _calls(function, failed)
-    next(send)
     # C code up to the suspended generator: this C-API function makes a tuple of the arguments, and calls send.
-    call = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.c_char_p, *types)(
-        ("PyObject_CallFunction", ctypes.pythonapi))
-    made = ctypes.CFUNCTYPE(kind._restype_, *types)(functools.partial(call, send.send, f"(({codes}))".encode()))
+    call = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.c_char_p, ctypes.c_char_p, *types)(
+        ("PyObject_CallMethod", ctypes.pythonapi))
+    made = ctypes.CFUNCTYPE(kind._restype_, *types)(
+        functools.partial(call, _PerThread(function, failed), b"send", f"(({codes}))".encode()))
     return ctypes.cast(made, kind)
 
 

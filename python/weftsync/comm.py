@@ -7,7 +7,7 @@ from typing import Any, Callable, NamedTuple, Optional, Union
 
 import numpy as np
 
-from . import _abi
+from . import _abi, _interrupt
 from ._collectives import Collectives
 from ._handle import Handle, encoded, milliseconds
 from ._library import check, lib, raise_error
@@ -116,7 +116,8 @@ class Comm(Collectives, Handle):
             options.rank, options.size = rank, size
         failures: list[BaseException] = []
         if all_gather is not None:
-            options.all_gather = _abi.all_gather_fn(_gathering(all_gather, int(size or 0), failures))
+            call = _gathering(all_gather, int(size or 0), failures)
+            options.all_gather = _interrupt.c_function(_abi.all_gather_fn, call, 1)
         if secret is not None:
             options.secret = ctypes.cast(ctypes.c_char_p(secret), ctypes.c_void_p)
             options.secret_bytes = len(secret)
@@ -236,7 +237,7 @@ class Comm(Collectives, Handle):
 
 def _gathering(all_gather: AllGather, size: int, failures: list[BaseException]) -> Callable[..., int]:
     """Make the library's all_gather callback of the program's function. Its exceptions are appended to failures."""
-    def call(_: Any, mine: int, count: int, everything: int) -> int:
+    def call(_: int, mine: int, count: int, everything: int) -> int:
         try:
             parts = all_gather(ctypes.string_at(mine, count) if count else b"")
             if len(parts) != size or any(len(part) != count for part in parts):

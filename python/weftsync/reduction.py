@@ -5,7 +5,7 @@ from typing import Any, Callable, Optional
 
 import numpy as np
 
-from . import _abi
+from . import _abi, _interrupt
 from ._memory import memory_array
 from .constants import DType
 
@@ -36,7 +36,7 @@ class Reduction:
             raise ValueError(f"unit is {unit}, expected at least 1 element")
         self.exception: Optional[BaseException] = None  # the last one that combine has raised
 
-        def call(_: Any, other: int, into: int, count: int, dtype: int) -> int:
+        def call(_: int, other: int, into: int, count: int, dtype: int) -> int:
             try:
                 given = memory_array(other, DType(dtype), (count,), None, self)
                 given.flags.writeable = False
@@ -46,7 +46,7 @@ class Reduction:
                 self.exception = error
                 return 1
 
-        self.struct = _abi.Reduction(combine=_abi.reduce_fn(call), unit=unit)
+        self.struct = _abi.Reduction(combine=_interrupt.c_function(_abi.reduce_fn, call, 1), unit=unit)
 
 
 def add_cause(error: BaseException, lent: Any) -> None:

@@ -1,18 +1,13 @@
 #!/usr/bin/env python3
 """Communication hooks written in Python (CustomHook). Ranks are threads."""
 import contextlib
-import ctypes
-import functools
 import gc
-import operator
-import signal
 import sys
 import threading
 import time
 import weakref
 
 from ranks_of_threads import ROOT, SIZE, cases, expect, expect_equal, expect_raises, np, ranks, weft
-from weftsync import _abi, _interrupt
 
 
 class Mean(weft.HookFunctions):
@@ -537,29 +532,6 @@ def test_kept_array():
         hook.close()
 
     ranks(body)
-
-
-def interrupted(make):
-    """Call a C function with a pending Ctrl-C, and no Python code in between. Returns the function's result."""
-    kind = dict(_abi.HookTable._fields_)["rebind"]
-    made = make(kind)
-    plain = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p)
-    call = plain(ctypes.cast(made, ctypes.c_void_p).value)
-    signalled = functools.partial(ctypes.CDLL(None)["raise"], int(signal.SIGINT))
-    return list(map(operator.methodcaller("__call__"), (signalled, functools.partial(call, 0, 1, 2, 0))))[1]
-
-
-def test_pending_signal():
-    """a function that Ctrl-C interrupts before its first instruction has failed, and the next call raises"""
-    calls = []
-    code = interrupted(lambda kind: _interrupt.c_function(kind, lambda *some: calls.append(some) or 0, 16))
-    expect_equal((code, calls), (16, []))
-    try:
-        _interrupt.raise_raised()
-        raise AssertionError("Ctrl-C had no effect")
-    except KeyboardInterrupt:
-        pass
-    expect_equal(_interrupt.raised, [])
 
 
 def test_interrupts():

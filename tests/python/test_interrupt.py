@@ -5,7 +5,10 @@ In the cases of blocking calls this process is rank 1 and never makes the call t
 which is interrupted.
 """
 import contextlib
+import ctypes
+import functools
 import gc
+import operator
 import os
 import signal
 import subprocess
@@ -15,6 +18,7 @@ import time
 import weakref
 
 from ranks_of_threads import ROOT, cases, expect, expect_equal, np, weft
+from weftsync import _abi, _interrupt
 from weftsync._library import lib
 
 LIMIT = 0.2  # seconds from the signal to the exception
@@ -138,9 +142,7 @@ def replanned(rank):
 
 
 def sparse(rank):
-    import ctypes
-    from weftsync import _abi
-    from weftsync._library import check, lib
+    from weftsync._library import check
     entries, result = _abi.Sparse(), _abi.Sparse()
     shape = (ctypes.c_int64 * 2)(10, 4)
     check(lib.sparse_all_reduce(rank.comm._handle, entries, shape, 2, 1, weft.DType.F32, weft.Op.SUM, None, result, None))
@@ -285,7 +287,6 @@ def store_name(what):
 
 def test_every_call_is_known():
     """every function of the library is tested here, or listed as not blocking"""
-    from weftsync import _abi
     known = set(BLOCKING) | OTHERS | LIKE_OTHERS
     expect_equal({name.removeprefix("weft_") for name in _abi.PROTOTYPES} - known, set(), "functions that are not listed")
     expect_equal(known - {name.removeprefix("weft_") for name in _abi.PROTOTYPES}, set(), "functions that do not exist")
@@ -495,6 +496,27 @@ def interrupt_start(name, call, started=True):
         except KeyboardInterrupt:
             return
     raise AssertionError("Ctrl-C had no effect")
+
+
+def test_signal_before_a_callback():
+    """Ctrl-C before the first instruction of the program's function: the function has failed, and the next call raises"""
+    calls = []
+    signalled = functools.partial(ctypes.CDLL(None)["raise"], int(signal.SIGINT))
+    stage = dict(_abi.HookTable._fields_)["stage"]
+    for function, failed, arguments in (
+            (_interrupt.c_function(stage, lambda *some: calls.append(some) or 0, 16), 16, (0, 0, 0, 0)),
+            (weft.Reduction(lambda *some: calls.append(some)).struct.combine, 1, (0, 0, 0, 0, weft.DType.U8))):
+        plain = ctypes.CFUNCTYPE(ctypes.c_int32, *(ctypes.c_size_t for _ in arguments))
+        call = functools.partial(plain(ctypes.cast(function, ctypes.c_void_p).value), *arguments)
+        # No Python code runs between the signal and the function.
+        codes = list(map(operator.methodcaller("__call__"), (signalled, call)))
+        expect_equal((codes[1], calls), (failed, []), "the function's result, and calls of the program's function")
+        expect_equal([type(error) for error in _interrupt.raised], [KeyboardInterrupt])
+        with contextlib.suppress(KeyboardInterrupt):
+            _interrupt.raise_raised()
+            raise AssertionError("Ctrl-C had no effect")
+        expect_equal((call(), len(calls)), (0, 1), "without a signal")
+        calls.clear()
 
 
 # Maps functions that start an operation to the call of rank 0, and the call of rank 1 that completes it.
