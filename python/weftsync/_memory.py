@@ -200,6 +200,12 @@ def fresh(like: Region, shape: tuple[int, ...]) -> Region:
     return dataclasses.replace(_from_ndarray(array, array), dtype=like.dtype)
 
 
+def part_of(made: Region, start: int, shape: tuple[int, ...]) -> Region:
+    """Describe a part of the memory of a flat region of `fresh`, from an element on."""
+    view = made.owner[start:start + math.prod(shape)].reshape(shape)
+    return dataclasses.replace(_from_ndarray(view, view), dtype=made.dtype)
+
+
 def converted(made: Region, array: Any) -> Any:
     """Convert memory of `fresh` to an array of the same framework as array. The framework's from_dlpack may copy it.
 

@@ -140,6 +140,7 @@ class Comm(Collectives, Handle):
         Handle.__init__(self, handle)
         self.context = context
         self._outstanding: collections.deque[Request] = collections.deque()
+        self._before_close: list[Callable[[], None]] = []
         info = self.query()
         self.rank, self.size = info.rank, info.size
 
@@ -148,6 +149,12 @@ class Comm(Collectives, Handle):
         comm = Comm.__new__(Comm)
         comm._adopt(self.context, handle)
         return comm
+
+    def close(self) -> None:
+        """Leave the communicator and destroy it; a second call does nothing. See Handle.close."""
+        while self._before_close:
+            self._before_close.pop()()
+        super().close()
 
     def query(self) -> CommInfo:
         """Return topology, backend and counters. Threads: any."""

@@ -1,32 +1,16 @@
 #!/usr/bin/env python3
 """Arrays of JAX, which are immutable. Ranks are threads. Usage: test_jax.py BUILD
 
-JAX is installed once, into BUILD/jax. If that is not possible, the test is skipped.
+jax_environment.py installs JAX.
 """
 import gc
-import importlib.util
-import os
-import sys
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-JAX = "jax==0.10.2"
-INSTALL_S = 600
-
-if __name__ == "__main__" and importlib.util.find_spec("jax") is None:
-    sys.path.insert(0, str(ROOT / "tools"))
-    import package_venv
-    try:
-        venv = package_venv.prepare(sys.argv[1], "jax", [JAX, "numpy"], timeout=INSTALL_S)
-    except RuntimeError as error:
-        print(f"{JAX} cannot be installed:", " ".join(str(error).split())[-300:])
-        sys.exit(77)
-    os.execv(venv / "bin" / "python", [str(venv / "bin" / "python"), *sys.argv])
-
-os.environ["JAX_PLATFORMS"] = "cpu"
-import jax  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
-from ranks_of_threads import SIZE, cases, expect, expect_equal, expect_raises, np, ranks, weft  # noqa: E402
+import jax_environment  # noqa: F401
+import jax
+import jax.numpy as jnp
+from ranks_of_threads import SIZE, cases, expect, expect_equal, expect_raises, np, ranks, weft
+import weftsync.jax as wj
+from weftsync.jax import _tree
 
 
 def test_in_place():
@@ -109,6 +93,127 @@ def test_every_collective():
             expect(isinstance(made, jax.Array), what, type(made))
             expect_equal((made.dtype, made.tolist()), (wanted.dtype, wanted.tolist()), what)
         sent.wait()
+
+    ranks(body)
+
+
+def gradients_of(rank):
+    """Return a tree of every type and size class, with different values on each rank."""
+    def values(*shape, kind="float32"):
+        made = np.linspace(-2, 3, int(np.prod(shape))).reshape(shape) * (rank + 1) / 7
+        return jnp.asarray(made * (1 - 2j) if "complex" in kind else made, kind)
+
+    return {"layers": [{"w": values(17, 5), "b": values(5)} for _ in range(10)], "scalar": values(), "none": None,
+            "half": [values(33, kind="float16"), values(9, 2, kind="bfloat16")], "empty": values(0, 3),
+            "complex": (values(21, kind="complex64"),), "large": values(1 << 19),
+            "integers": np.zeros(3, jax.dtypes.float0), "numpy": np.full(4, rank, np.float32)}
+
+
+def test_average_gradients():
+    """averages of a tree have the bits of each array's all_reduce, few operations do it, and no input changes"""
+    def body(comm):
+        tree = gradients_of(comm.rank)
+        arrays, structure = jax.tree.flatten(tree)
+        before, operations = [np.asarray(x).tobytes() for x in arrays], comm.query().operations
+        made = wj.average_gradients(tree, comm)
+        # One for each of f32, f16, bf16 and c64, and one for the large array.
+        expect_equal(comm.query().operations - operations, 5)
+        expect_equal(jax.tree.structure(made), structure)
+        for x, average in zip(arrays, jax.tree.leaves(made)):
+            if x.dtype == jax.dtypes.float0:
+                expect(average is x, "float0", average)
+                continue
+            expect(isinstance(average, jax.Array), "the type", type(average))
+            wanted = comm.new.all_reduce(x, "mean")
+            expect_equal((average.dtype, average.shape, np.asarray(average).tobytes()),
+                         (x.dtype, x.shape, np.asarray(wanted).tobytes()))
+        expect_equal([np.asarray(x).tobytes() for x in arrays], before)
+        operations = comm.query().operations
+        totals = wj.average_gradients(tree, comm, op="sum", bucket_bytes=1000)
+        # The f32 arrays fill five buckets of 1000 bytes.
+        expect_equal(comm.query().operations - operations, 9)
+        wanted = np.asarray(comm.new.all_reduce(arrays[1]))
+        expect_equal(np.asarray(jax.tree.leaves(totals)[1]).tobytes(), wanted.tobytes())
+        expect_equal(wj.average_gradients({"none": None}, comm), {"none": None})
+
+    ranks(body)
+
+
+def test_average_copies_nothing_large():
+    """a large array is read and its average is written in place; small averages share their bucket's memory"""
+    seen = []
+
+    def body(comm):
+        tree = {"large": jnp.ones(1 << 19), "a": jnp.ones((5, 5)), "b": jnp.ones(3)}
+        read, written = [], {}
+        original, converted = comm.all_reduce, _tree.converted
+
+        def reading(src, *arguments, **more):
+            read.append(src.address)
+            return original(src, *arguments, **more)
+
+        def recording(made, array):
+            result = converted(made, array)
+            written[made.address] = result.unsafe_buffer_pointer()
+            return result
+
+        comm.all_reduce, _tree.converted = reading, recording
+        try:
+            made = wj.average_gradients(tree, comm)
+        finally:
+            _tree.converted = converted
+        expect(tree["large"].unsafe_buffer_pointer() in read, "the large array was copied", read)
+        expect_equal(len(read), 2)
+        expect_equal(written, {pointer: pointer for pointer in written.values()})
+        del tree
+        gc.collect()
+        expect_equal(float(jnp.sum(made["b"])), 3.0)
+        seen.append(comm.rank)
+
+    ranks(body, size=1)
+    expect_equal(seen, [0])
+
+
+def test_average_errors():
+    """trees that differ, and entries without an average, are errors that name the difference"""
+    def body(comm):
+        expect_raises(TypeError, "['n'] has the type int32", wj.average_gradients, {"n": jnp.arange(3)}, comm)
+        expect_raises(TypeError, "outside jit", jax.jit(lambda x: wj.average_gradients([x], comm)), jnp.ones(3))
+        error = expect_raises(weft.WeftError, "", wj.average_gradients,
+                              {"a": jnp.ones(3), "b": jnp.ones(2 + (comm.rank == 1))}, comm)
+        expect_equal(error.code, weft.Status.ERR_MISMATCH)
+
+    ranks(body)
+
+
+def test_outside_jit():
+    """collectives outside jit return new arrays and a token; their gradients are those of the sum of the losses"""
+    def body(comm):
+        x = jnp.arange(4.0) + comm.rank
+        total, token = wj.all_reduce(x, wj.create_token(), comm=comm)
+        every, token = wj.all_gather(x, token, comm=comm)
+        block, token = wj.reduce_scatter(every, token, "mean", comm=comm)
+        root, token = wj.broadcast(x, token, 1, comm=comm)
+        swapped, token = wj.all_to_all(every, token, comm=comm)
+        token = wj.barrier(token, comm=comm)
+        mine = np.arange(4.0, dtype=np.float32)
+        for made, wanted in ((total, mine * SIZE + 3), (every, np.stack([mine + r for r in range(SIZE)])),
+                             (block, mine + comm.rank), (root, mine + 1),
+                             (swapped, np.stack([mine + comm.rank] * SIZE))):
+            expect(isinstance(made, jax.Array) and made.dtype == jnp.float32, "the type", made)
+            expect_equal(made.tolist(), wanted.tolist())
+        expect_equal((token.shape, token.dtype, float(token)), ((), jnp.float32, 0.0))
+        expect_equal(x.tolist(), (mine + comm.rank).tolist())
+
+        def loss(x):
+            total, token = wj.all_reduce(x ** 2, wj.create_token(), comm=comm)
+            root, token = wj.broadcast(x, token, 2, comm=comm)
+            return wj.tie((total * root).sum() * (comm.rank + 1), token)
+
+        # The sum over ranks of (rank + 1) is 6; rank 2's x is also the root.
+        squares = sum((mine + r) ** 2 for r in range(SIZE))
+        wanted = 6 * 2 * (mine + comm.rank) * (mine + 2) + (6 * squares if comm.rank == 2 else 0)
+        expect_equal(jax.grad(loss)(x).tolist(), wanted.tolist())
 
     ranks(body)
 

@@ -1,0 +1,111 @@
+"""Loads libweft-jax.so, whose handler XLA calls for the collectives of compiled programs.
+
+The file is searched in the folder weft beside libweft.so. If the environment variable WEFT_JAX_LIBRARY is set, it names
+the file and nothing else is tried. Threads: any.
+"""
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Optional
+
+import jax
+
+from .. import _library
+
+TARGET = "weft_collective"  # the name of the handler in compiled programs
+_FILE = "libweft-jax.so"
+_lock = threading.Lock()
+_loaded: Optional[ctypes.CDLL] = None
+_added: dict[int, ctypes.c_void_p] = {}  # the module keeps pointers to these handles
+
+
+def library() -> ctypes.CDLL:
+    """Load the module and register its handler, in the first call.
+
+    Raises ImportError if the module is missing, or if this version of JAX does not accept it.
+    """
+    global _loaded
+    with _lock:
+        if _loaded is None:
+            made = _load()
+            _register(made)
+            _loaded = made
+        return _loaded
+
+
+def _candidates() -> list[str]:
+    named = os.environ.get("WEFT_JAX_LIBRARY")
+    if named:
+        return [named]
+    folders = [Path(path).parent / "weft" for path in _library.candidates() if "/" in path]
+    return [str(folder / _FILE) for folder in folders if (folder / _FILE).exists()] + [_FILE]
+
+
+def _load() -> ctypes.CDLL:
+    _library.lib.version()  # loads libweft.so: the module then uses the same one
+    problems = []
+    for path in _candidates():
+        try:
+            made = ctypes.CDLL(path)
+            made.weft_jax_add.argtypes, made.weft_jax_add.restype = [ctypes.c_int64, ctypes.c_void_p], ctypes.c_int32
+            for name in ("close", "hold", "release"):
+                function = getattr(made, "weft_jax_" + name)
+                function.argtypes, function.restype = [ctypes.c_int64], None
+            made.weft_jax_interface.argtypes, made.weft_jax_interface.restype = [], ctypes.c_int32
+        except (OSError, AttributeError) as error:
+            problems.append(str(error))
+        else:
+            return made
+    raise ImportError(f"collectives inside jit need the module {_FILE}, which cannot be loaded: {'; '.join(problems)}. "
+                      "This installation of Weft was built without it (-Djax=enabled builds it, and so does `make "
+                      "wheel`). Outside jit the collectives work without it")
+
+
+def _register(made: ctypes.CDLL) -> None:
+    handler = ctypes.cast(made.weft_jax_collective, ctypes.c_void_p).value
+    try:
+        jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(handler), platform="cpu")
+    except Exception as error:  # its type depends on the version of jaxlib
+        version = made.weft_jax_interface()
+        raise ImportError(f"JAX {jax.__version__} does not accept the module {_FILE}, which was built for version "
+                          f"{version // 1000}.{version % 1000} of XLA's foreign function interface: {error}. Build "
+                          "Weft with the headers of this version of jaxlib") from error
+
+
+def add(number: int, handle: ctypes.c_void_p) -> None:
+    """Make a communicator known to the module. handle is the one that its destruction sets to null."""
+    if number in _added:
+        return
+    if library().weft_jax_add(number, ctypes.addressof(handle)):
+        raise MemoryError("no memory for a communicator's entry in " + _FILE)
+    _added[number] = handle
+
+
+def used() -> bool:
+    """Return True if a program that uses a communicator was compiled."""
+    return bool(_added)
+
+
+def close(number: int) -> None:
+    """End the use of a communicator: wait for the collective of a compiled program that is running."""
+    if _loaded is not None and number in _added:
+        _loaded.weft_jax_close(number)
+
+
+@contextlib.contextmanager
+def exclusive(number: int) -> Iterator[None]:
+    """Keep compiled programs from using a communicator, which is for one thread at a time."""
+    made: Any = _loaded if number in _added else None
+    if made is None:
+        yield
+        return
+    made.weft_jax_hold(number)
+    try:
+        yield
+    finally:
+        made.weft_jax_release(number)
