@@ -26,7 +26,7 @@ from .averager import Averager
 from .comm import Comm, CommInfo
 from .constants import (ANY_SOURCE, ANY_TAG, Accumulation, BroadcastFlag, Coll, DeviceKind, Divide, DType, Evidence,
                         GradientMode, HookCollectiveFlag, LogLevel, Op, Planner, Progress, Space, Status)
-from .context import BackendInfo, Context, version
+from .context import BackendInfo, Context, DeviceInfo, version
 from .custom_hook import (CustomHook, HookBucket, HookCollective, HookEntries, HookFunctions, HookParam, HookPlan,
                           HookStage, StageToken)
 from .errors import WeftError
@@ -40,7 +40,7 @@ from .threads import Gathering, run_threads
 __version__ = f"{_constants.VERSION_MAJOR}.{_constants.VERSION_MINOR}.{_constants.VERSION_PATCH}"
 
 __all__ = ["ANY_SOURCE", "ANY_TAG", "Accumulation", "Averager", "BackendInfo", "BroadcastFlag", "BucketInfo", "Coll",
-           "Comm", "CommInfo", "Context", "CustomHook", "DType", "DeviceKind", "Divide", "Evidence", "Gathering",
+           "Comm", "CommInfo", "Context", "CustomHook", "DType", "DeviceInfo", "DeviceKind", "Divide", "Evidence", "Gathering",
            "GradientMode", "Hook", "HookBucket", "HookCollective", "HookCollectiveFlag", "HookEntries",
            "HookFunctions", "HookParam", "HookPlan", "HookStage", "JoinResult", "LogLevel", "Message", "Norms", "Op",
            "Param", "ParamInfo", "Planner", "Progress", "Reducer", "Reduction", "Request", "Slice", "Space",

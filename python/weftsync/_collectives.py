@@ -34,12 +34,14 @@ import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Optional, Union, overload
 
+import numpy as np
+
 from . import _abi
 from ._handle import milliseconds
 from ._library import lib
-from ._memory import Region, region
+from ._memory import Region, memory_array, region
 from ._new import NewArrays
-from .constants import ANY_SOURCE, ANY_TAG, Op, choice
+from .constants import ANY_SOURCE, ANY_TAG, DType, Op, choice
 from .errors import WeftError
 from .reduction import Reduction, add_cause
 from .request import Request
@@ -377,6 +379,40 @@ class Collectives:
         return self._run(lib.all_to_all_v, [src, dst], src.address, *given.arrays, dst.address, *taken.arrays, src.dtype,
                          options=_options(timeout), wait=wait)
 
+    def sparse_all_reduce(self, indices: Any, values: Any, shape: Sequence[int], op: Union[Op, str] = Op.SUM, *,
+                          timeout: Optional[float] = None) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Return the sum of sparse arrays (COO) over all ranks: new arrays of indices and values.
+
+        indices  row-major i64 array of shape (d, entries), which names the first d dimensions, or (entries,) for d = 1.
+                 An index may occur several times; its values add up
+        values   row-major array of shape (entries, *the other dimensions)
+        shape    extents of the whole array
+        op       "sum" or "mean"
+
+        shape, d, the element type and op are equal on all ranks. In the result indices have shape (d, entries), sorted,
+        each once, with the same bits on all ranks. It may be the whole array, with its zeros. BF16 values are uint16 in the
+        result. Not inside a group.
+        """
+        if self._grouped is not None:
+            raise ValueError("sparse_all_reduce is called inside a group; call it before or after the group")
+        where, numbers = _array(indices, writes=False), _array(values, writes=False)
+        count, sparse = (where.shape[-1] if where.shape else 0), (where.shape[0] if len(where.shape) == 2 else 1)
+        if where.dtype != DType.I64 or len(where.shape) not in (1, 2) or sparse > len(shape):
+            raise ValueError(f"the indices are {where.dtype.name} {where.shape}, expected i64 of shape (d, entries) with d "
+                             f"from 1 to {len(shape)}, or (entries,)")
+        if numbers.shape != (count, *shape[sparse:]):
+            raise ValueError(f"the values have shape {numbers.shape}, expected {(count, *shape[sparse:])}")
+        src, result, extents = _abi.Sparse(count=count, values=numbers.address), _abi.Sparse(), ctypes.c_int64 * len(shape)
+        src.indices = ctypes.cast(where.address, ctypes.POINTER(ctypes.c_int64))
+        try:
+            self._run(lib.sparse_all_reduce, [where, numbers], src, extents(*shape), len(shape), sparse, numbers.dtype,
+                      choice(Op, op, "op"), options=_options(timeout), wait=True, result=result)
+            at = ctypes.cast(result.indices, ctypes.c_void_p).value or 0
+            return (memory_array(at, DType.I64, (sparse, result.count), None, None).copy(),
+                    memory_array(result.values or 0, numbers.dtype, (result.count, *shape[sparse:]), None, None).copy())
+        finally:
+            lib.sparse_release(result)
+
     @contextlib.contextmanager
     def group(self) -> Iterator[None]:
         """Launch the calls of a with-block together, when the block ends.
@@ -502,13 +538,13 @@ class Collectives:
         raise NotImplementedError
 
     def _run(self, call: Any, lent: list[Any], *arguments: Any, options: Optional[_abi.CollOptions],
-             wait: bool) -> Optional[Request]:
+             wait: bool, result: Optional[_abi.Sparse] = None) -> Optional[Request]:
         self._drop_complete()
         if wait:
             if self._grouped is not None:
                 self._grouped.append(lent)
             try:
-                self._raise(call(self._handle, *arguments, options, None))
+                self._raise(call(self._handle, *arguments, options, *(() if result is None else (result,)), None))
             except WeftError as error:
                 add_cause(error, lent)
                 raise

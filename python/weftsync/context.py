@@ -30,6 +30,19 @@ class BackendInfo(NamedTuple):
     reason: str
 
 
+class DeviceInfo(NamedTuple):
+    """The devices of one kind (weft_device_info).
+
+    available     True if the library can use them
+    device_count  number of devices, 0 if not available
+    reason        why they are not available, or which library the kind uses
+    """
+
+    available: bool
+    device_count: int
+    reason: str
+
+
 class Context(Handle):
     """One instance of the library: its threads, its log and its backends. Most programs need one.
 
@@ -86,6 +99,12 @@ class Context(Handle):
             found.append(BackendInfo(info.name.decode(), bool(info.available), bool(info.is_module),
                                      info.reason.decode("utf-8", "replace")))
         return found
+
+    def device(self, kind: Union[DeviceKind, str] = DeviceKind.CUDA) -> DeviceInfo:
+        """Describe the devices of a kind. The first call loads the library of that kind. Threads: any."""
+        info = _abi.DeviceInfo()
+        check(lib.device_query(self._handle, choice(DeviceKind, kind, "kind"), info))
+        return DeviceInfo(bool(info.available), info.device_count, info.reason.decode("utf-8", "replace"))
 
     def supports(self, backend: str, coll: Coll, dtype: Union[DType, str], op: Optional[Op] = None,
                  device: DeviceKind = DeviceKind.HOST) -> bool:

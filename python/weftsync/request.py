@@ -2,12 +2,27 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from typing import Any, Callable, Optional
 
+from . import _abi, _interrupt
 from ._handle import Handle, wait_milliseconds
 from ._library import check, lib
+from .constants import Status
 from .errors import WeftError
 from .reduction import add_cause
+
+
+# Functions of on_complete that were not called yet, by number. Threads: any.
+_waiting: dict[int, Callable[[Status], Any]] = {}
+_numbers = itertools.count(1)
+
+
+def _complete(number: int, code: int) -> None:
+    _waiting.pop(number)(Status(code))
+
+
+_completed = _abi.complete_fn(_interrupt.keeping(_complete))
 
 
 class Request(Handle):
@@ -52,6 +67,19 @@ class Request(Handle):
         code, done = self._test()
         self._check(code, lent)
         return done
+
+    def on_complete(self, function: Callable[[Status], Any]) -> None:
+        """Call function(status) once, when the operation is complete; at once if it is already.
+
+        It runs on any thread, and must not wait: calls that block raise WeftError ERR_STATE in it. A request has one such
+        function; a second one raises ERR_STATE.
+        """
+        number = next(_numbers)
+        _waiting[number] = function
+        code = lib.request_on_complete(self._handle, _completed, number)
+        if code:
+            del _waiting[number]
+        check(code)
 
     def cancel(self) -> None:
         """End a tagged send or receive that the other rank has not matched: it fails with ERR_CANCELLED.

@@ -112,6 +112,29 @@ def test_prototypes():
         expect_equal(_abi.PROTOTYPES[name], types, name)
 
 
+# Functions that the package does not call, and why.
+UNCALLED = {
+    "weft_comm_rank": "Comm.query has the rank",
+    "weft_comm_size": "Comm.query has the size",
+    "weft_context_add_transport": "a transport of the program is written in C (weft_transport.h)",
+    "weft_hook_create_saved": "Hook passes saved to weft_hook_create",
+    "weft_reducer_stream_wait_param": "orders a device's stream, and the package takes host memory",
+    "weft_request_error": "weft_last_error has the details of the request's failed wait or test",
+}
+
+
+def test_calls():
+    """the package calls every function of the C ABI, except for those that are listed here with a reason"""
+    declared = {name for path in INCLUDE.glob("*.h") for name in re.findall(r"WEFT_API [\w\s*]*?\b(weft_\w+)\(", path.read_text())}
+    # Without the backend of torch.distributed, which is not for every program.
+    sources = "".join(path.read_text() for path in (ROOT / "python/weftsync").glob("*.py") if path.name != "_abi.py")
+    called = {"weft_" + name for pattern in (r"\blib\.(\w+)", r'\b_destructor = "(\w+)"') for name in re.findall(pattern, sources)}
+    expect(len(declared) > 90, "functions of all headers", declared)
+    expect_equal(declared - called - set(UNCALLED), set(), "functions that the package neither calls nor lists")
+    expect_equal(set(UNCALLED) & called, set(), "functions that are listed and called")
+    expect_equal(set(UNCALLED) - declared, set(), "functions that do not exist")
+
+
 def test_records():
     """every record of the package has all fields of its C struct"""
     from weftsync import comm, records

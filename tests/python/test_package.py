@@ -8,6 +8,7 @@ import logging
 import math
 import re
 import sys
+import threading
 import time
 import weakref
 
@@ -34,6 +35,60 @@ def test_long_timeouts():
     with weft.Comm(rank=0, size=1, all_gather=lambda mine: [mine], timeout=1e30) as comm:
         request = comm.barrier(timeout=1e17, wait=False)
         request.wait(1e40)
+
+
+def test_sparse_all_reduce():
+    """sparse arrays are summed over all ranks, and duplicates add up"""
+    def body(comm):
+        at, shape = np.array([[comm.rank, 7, 7], [0, 1, 1]]), (100, 50, 2)
+        indices, values = comm.sparse_all_reduce(at, np.full((3, 2), comm.rank + 1.0), shape)
+        expect_equal((indices.tolist(), values.tolist()),
+                     ([[0, 1, 2, 7], [0, 0, 0, 1]], [[1.0] * 2, [2.0] * 2, [3.0] * 2, [12.0] * 2]))
+        indices, values = comm.sparse_all_reduce(np.array([90]), np.array([3 * comm.rank], np.int32), (100,))
+        expect_equal((indices.tolist(), values.tolist(), values.dtype.name), ([[90]], [9], "int32"))
+        indices, values = comm.sparse_all_reduce(np.zeros(0, int), np.zeros((0, 4), np.float32), (100, 4), "mean")
+        expect_equal((indices.shape, values.shape), ((1, 0), (0, 4)))
+        expect_raises(ValueError, "the indices are F64 (1,)", comm.sparse_all_reduce, np.zeros(1), np.zeros(1), (3,))
+        expect_raises(ValueError, "the values have shape (2,), expected (1,)", comm.sparse_all_reduce, np.zeros(1, int), np.zeros(2), (3,))
+        with comm.group():
+            expect_raises(ValueError, "inside a group", comm.sparse_all_reduce, np.zeros(1, int), np.zeros(1), (3,))
+        error = expect_raises(weft.WeftError, "", comm.sparse_all_reduce, np.array([3]), np.zeros(1), (3,))
+        expect_equal(error.code, weft.Status.ERR_ARG)
+
+    ranks(body)
+
+
+def test_on_complete():
+    """a function is called once with the status when a request is complete, also if it is already or fails"""
+    def body(comm):
+        seen, done = [], threading.Event()
+        x = np.ones(3)
+        request = comm.all_reduce(x, wait=False)
+        request.on_complete(lambda status: (seen.append(status), done.set()))
+        expect_raises(weft.WeftError, "", request.on_complete, seen.append)
+        expect(done.wait(20), "the function was called")
+        request.wait()
+        late = comm.barrier(wait=False)
+        late.wait()
+        late.on_complete(seen.append)
+        expect_equal(seen, [weft.Status.OK] * 2)
+        request = comm.recv_tagged(x, wait=False)
+        done.clear()
+        request.on_complete(lambda status: (seen.append(status), done.set()))
+        request.cancel()
+        expect(done.wait(20), "the function was called")
+        expect_equal(seen[2], weft.Status.ERR_CANCELLED)
+
+    ranks(body)
+
+
+def test_devices():
+    """a context describes its devices, or gives the reason why there are none"""
+    with weft.Context() as context:
+        info = context.device("cuda")
+        expect_equal(info.available, info.device_count > 0)
+        expect(info.reason, "a reason", info)
+        expect_raises(weft.WeftError, "", context.device, weft.DeviceKind.HOST)
 
 
 def test_tagged():
