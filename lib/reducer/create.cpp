@@ -57,14 +57,7 @@ Status propose(const weft_reducer_options& options, int size, const Hook* hook, 
   if (proposal->hook.size() > Proposal::kMaxHookName)
     return Status::error(Code::kArg, cat("the name of the hook, with its options, is ", proposal->hook.size(),
                                          " bytes long; at most ", Proposal::kMaxHookName, " are allowed"));
-  proposal->flags = options.flags;
-  proposal->divide_by = options.divide_by;
-  proposal->buffers_root = options.buffers_root;
-  proposal->check_interval = options.check_interval;
-  proposal->reduce_dtype = options.reduce_dtype;
-  proposal->replan = options.replan;
-  proposal->accumulation = options.accumulation;
-  proposal->in_place = options.mode == WEFT_GRADIENT_IN_PLACE;
+  proposal->options = compared_options(options);
   proposal->limits = bucket_limits({options.bucket_limits, options.bucket_limit_count});
   WEFT_TRY(make_manifest(options.params, options.param_count, options.param_size, &proposal->manifest));
   if (options.reduce_dtype != 0) {
@@ -87,20 +80,42 @@ Status propose(const weft_reducer_options& options, int size, const Hook* hook, 
   if (!proposal->manifest.uses.empty()) {
     proposal->uses = digest64(std::as_bytes(std::span(proposal->manifest.uses)));
   }
-  if (proposal->in_place) WEFT_TRY(check_in_place(proposal->manifest));
+  const bool in_place = options.mode == WEFT_GRADIENT_IN_PLACE;
+  if (in_place) WEFT_TRY(check_in_place(proposal->manifest));
   if (options.plan == nullptr) {
     *plan = make_plan(proposal->manifest, {.limits = proposal->limits, .order = {}});
-    if (proposal->in_place) cut_in_place(proposal->manifest, plan);
+    if (in_place) cut_in_place(proposal->manifest, plan);
     return {};
   }
   std::vector<std::vector<uint32_t>> buckets;
   WEFT_TRY(read_plan(*options.plan, proposal->manifest, &buckets));
   WEFT_TRY(make_plan(proposal->manifest, buckets, plan));
-  if (proposal->in_place) WEFT_TRY(check_adjacent(proposal->manifest, *plan));
+  if (in_place) WEFT_TRY(check_adjacent(proposal->manifest, *plan));
   ByteWriter written;
   plan->write(&written);
   proposal->plan = digest64(written.bytes());
   return {};
+}
+
+// Sets the program's choices, and what follows from them. The state has the manifest.
+void keep_options(const weft_reducer_options& options, ReducerState* state) {
+  state->options = kept_options(options);
+  state->copy = state->options.mode == WEFT_GRADIENT_COPY;
+  if (state->options.mode == WEFT_GRADIENT_IN_PLACE) {
+    state->hold = Buckets::Hold::kInPlace;
+  } else if (!state->copy) {
+    state->hold = Buckets::Hold::kGradients;
+  } else if (state->has(WEFT_REDUCER_ACCUMULATE_F32)) {
+    state->hold = Buckets::Hold::kWide;
+  }
+  // The program must choose if the reducer itself reads the gradients of local steps. In a view the program
+  // adds them up in any case.
+  const std::vector<Param>& params = state->manifest.params;
+  const bool reads = state->copy || state->has(WEFT_REDUCER_COPY_STRAYS) ||
+                     std::any_of(params.begin(), params.end(), [](const Param& p) { return p.sparse(); });
+  if (state->options.accumulation == WEFT_ACCUMULATION_UNSET && !reads)
+    state->options.accumulation = WEFT_ACCUMULATION_PROGRAM;
+  state->rules = {options.divide_by, state->has(WEFT_REDUCER_STOP_WHEN_EXHAUSTED)};
 }
 
 }  // namespace
@@ -124,39 +139,19 @@ Status create_state(std::shared_ptr<Comm> comm, const Status& given, const weft_
   state->hook = std::move(hook);
   // Opened here, where all ranks arrive or none, so that lanes have the same numbers on all ranks.
   const Status opened = open_lanes(state.get());
-  state->copy = options.mode != WEFT_GRADIENT_VIEW && !proposal.in_place;
-  state->on_bucket = options.on_bucket;
-  state->on_bucket_user_data = options.on_bucket_user_data;
   state->manifest = std::move(proposal.manifest);
+  keep_options(options, state.get());
+  state->wanted = wanted;
   state->limits = proposal.limits;
   state->order = std::make_shared<ReadyOrder>(state->manifest.params.size());
   state->plan = std::move(plan);
-  state->flags = proposal.flags;
-  if (!state->copy) {
-    state->hold = proposal.in_place ? Buckets::Hold::kInPlace : Buckets::Hold::kGradients;
-  } else if ((proposal.flags & WEFT_REDUCER_ACCUMULATE_F32) != 0) {
-    state->hold = Buckets::Hold::kWide;
-  }
-  state->retain = (proposal.flags & WEFT_REDUCER_RETAIN) != 0;
-  state->learns = (proposal.flags & WEFT_REDUCER_STATIC) != 0;
-  state->mapped = (proposal.flags & WEFT_REDUCER_ABSENT) != 0;
-  state->uneven = (proposal.flags & WEFT_REDUCER_UNEVEN) != 0;
-  state->ordered = (proposal.flags & WEFT_REDUCER_DETERMINISTIC) != 0;
-  state->strays = (proposal.flags & WEFT_REDUCER_COPY_STRAYS) != 0;
-  state->replan = proposal.replan;
-  state->accumulation = proposal.accumulation;
-  state->rules = {proposal.divide_by, (proposal.flags & WEFT_REDUCER_STOP_WHEN_EXHAUSTED) != 0};
-  state->wanted = wanted;
-  state->sharded = (proposal.flags & WEFT_REDUCER_SHARDED) != 0;
-  state->own_whole = (proposal.flags & WEFT_REDUCER_OWN_WHOLE) != 0;
-  if (state->own_whole && options.plan == nullptr) {
+  if (state->has(WEFT_REDUCER_OWN_WHOLE) && options.plan == nullptr) {
     state->plan = grouped_by_owner(state->manifest, state->plan, comm->size());
   }
-  if ((proposal.flags & WEFT_REDUCER_NORMS) != 0)
-    state->norms = std::make_shared<Norms>(state->manifest.params.size());
-  if ((proposal.flags & WEFT_REDUCER_BUFFERS) != 0 || proposal.check_interval != 0) {
-    state->pre_step = std::make_shared<PreStep>(state->manifest, (proposal.flags & WEFT_REDUCER_BUFFERS) != 0,
-                                                proposal.buffers_root, proposal.check_interval);
+  if (state->has(WEFT_REDUCER_NORMS)) state->norms = std::make_shared<Norms>(state->manifest.params.size());
+  if (state->has(WEFT_REDUCER_BUFFERS) || options.check_interval != 0) {
+    state->pre_step = std::make_shared<PreStep>(state->manifest, state->has(WEFT_REDUCER_BUFFERS),
+                                                options.buffers_root, options.check_interval);
   }
   agreement.opens = false;
   Status built = build_program(state.get(), opened, agreement);

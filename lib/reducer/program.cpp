@@ -47,7 +47,8 @@ Status share_out(ReducerState* s) {
                                                    "weft_reducer_options.reduce_dtype to 0"));
     }
   }
-  s->ownership = std::make_unique<Ownership>(s->manifest, s->plan, s->comm->size(), s->own_whole);
+  s->ownership =
+      std::make_unique<Ownership>(s->manifest, s->plan, s->comm->size(), s->has(WEFT_REDUCER_OWN_WHOLE));
   part(*s->ownership, s->comm->rank(), &s->schedule);
   if (!check_values(s->manifest, params_with(s->manifest, 0, true)).ok()) return {};
   std::unique_ptr<GatherStaging> staging;
@@ -61,8 +62,9 @@ Status make_buckets(ReducerState* s, Deadline deadline) {
   Context& context = s->comm->context();
   if (!s->buckets) {
     WEFT_TRY(s->comm->reach(FailPlace::kMemory, 1));
-    WEFT_TRY(Buckets::make(s->manifest, s->plan, s->hold, s->comm->collectives().arena(), s->retain,
-                           context.options().host_allocator, s->reach, &s->buckets));
+    WEFT_TRY(Buckets::make(s->manifest, s->plan, s->hold, s->comm->collectives().arena(),
+                           s->has(WEFT_REDUCER_RETAIN), context.options().host_allocator, s->reach,
+                           &s->buckets));
   } else {
     WEFT_TRY(s->buckets->pin(s->reach).with_prefix("pinning the memory of the buckets: "));
   }
@@ -77,13 +79,13 @@ Status make_buckets(ReducerState* s, Deadline deadline) {
 // has them.
 void make_notes(ReducerState* s) {
   const size_t params = s->manifest.params.size();
-  if (!s->uses && (s->learns || !s->manifest.uses.empty())) {
+  if (!s->uses && (s->has(WEFT_REDUCER_STATIC) || !s->manifest.uses.empty())) {
     std::vector<uint32_t> uses = s->manifest.uses;
     uses.resize(params, 1);
-    s->uses = std::make_shared<Uses>(std::move(uses), s->learns);
+    s->uses = std::make_shared<Uses>(std::move(uses), s->has(WEFT_REDUCER_STATIC));
   }
   if (s->copy && !s->given) s->given = std::make_shared<GivenLayouts>(params);
-  if (!s->presence) s->presence = std::make_shared<Presence>(params, s->mapped);
+  if (!s->presence) s->presence = std::make_shared<Presence>(params, s->has(WEFT_REDUCER_ABSENT));
   if (!s->ready_ns) s->ready_ns = std::make_shared<std::vector<std::atomic<uint64_t>>>(params);
 }
 
@@ -114,11 +116,11 @@ Status bind_memory(ReducerState* s) {
 Status build_local(ReducerState* s, Deadline deadline) {
   if (s->reach.accelerator == nullptr) WEFT_TRY(find_devices(s->comm->context(), s->manifest, &s->reach));
   WEFT_TRY(schedule_hook(s, deadline));
-  if (s->sharded) WEFT_TRY(share_out(s));
+  if (s->has(WEFT_REDUCER_SHARDED)) WEFT_TRY(share_out(s));
   WEFT_TRY(make_buckets(s, deadline));
   make_notes(s);
   add_exchanges(s);
-  if (s->ordered) s->schedule.order();
+  if (s->has(WEFT_REDUCER_DETERMINISTIC)) s->schedule.order();
   WEFT_TRY(bind_memory(s));
   s->readiness = std::make_unique<Readiness>(s->plan);
   if (s->copy || s->devices) s->gradients.resize(s->manifest.params.size());
@@ -138,7 +140,7 @@ void start_polling(ReducerData& r) {
 
 Parts make_parts(std::shared_ptr<ReducerState> state) {
   Parts made{state, std::make_shared<Step>(state), nullptr};
-  if (state->sharded) made.gather = std::make_shared<Gather>(state);
+  if (state->has(WEFT_REDUCER_SHARDED)) made.gather = std::make_shared<Gather>(state);
   return made;
 }
 
@@ -173,7 +175,7 @@ Status build_program(ReducerState* state, const Status& given, const Agreement& 
   state->plan.write(&whole);
   whole.put_bytes(state->wanted).put_bytes(planned.bytes());
   state->schedule.tag(digest64(whole.bytes()));
-  if ((state->flags & WEFT_REDUCER_GRAPH) != 0) return Captures::make(agreement, state, &state->captures);
+  if (state->has(WEFT_REDUCER_GRAPH)) return Captures::make(agreement, state, &state->captures);
   return {};
 }
 

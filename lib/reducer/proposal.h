@@ -2,8 +2,6 @@
 // create_state. Threads: any thread.
 #pragma once
 
-#include <weft/weft.h>
-
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -18,20 +16,14 @@ struct Proposal {
   static constexpr uint32_t kMaxHookName = 4096;
 
   std::string hook;
-  uint64_t flags = 0;
-  int32_t divide_by = WEFT_DIVIDE_WORLD;
-  int32_t buffers_root = 0;
-  uint32_t check_interval = 0;
-  int32_t reduce_dtype = 0;
-  weft_planner replan = WEFT_PLANNER_DEFAULT;
-  weft_accumulation accumulation = WEFT_ACCUMULATION_UNSET;  // as the program chose
-  bool in_place = false;  // WEFT_GRADIENT_IN_PLACE; ranks may differ in the other modes
+  std::vector<int64_t> options;  // reducer/options.h: compared_options
   std::vector<uint64_t> limits;
   uint64_t plan = 0;  // digest of the program's own plan; 0 if it has none
   uint64_t uses = 0;  // digest of weft_param.uses; 0 if each is 1
   Manifest manifest;
 
   Bytes write() const;
+  // Reads another rank's request: sizes are bounded. kMismatch.
   static Status read(ByteView bytes, Proposal* out);
 };
 

@@ -84,7 +84,8 @@ Reducer::~Reducer() {
     // ends, and with them its communicator and context.
     (void)guarded_run([&] { context.keep(r.step); }).ok();
   }
-  if (s.on_bucket != nullptr) (void)guarded([&] { return context.callbacks().drain(context.clock()); }).ok();
+  if (s.options.on_bucket != nullptr)
+    (void)guarded([&] { return context.callbacks().drain(context.clock()); }).ok();
 }
 
 Status Reducer::ready(uint64_t param, void* gradient, const weft_stream* stream) {

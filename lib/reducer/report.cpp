@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <type_traits>
 #include <utility>
+#include <variant>
 
 #include "reducer/calls/read.h"
+#include "reducer/options.h"
 #include "reducer/program_report.h"
 
 namespace weft {
@@ -13,30 +17,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr uint64_t kPercents[] = {50, 90, 99};
-
-constexpr std::pair<uint64_t, const char*> kFlags[] = {
-    {WEFT_REDUCER_RETAIN, "retain"},
-    {WEFT_REDUCER_ABSENT, "absent"},
-    {WEFT_REDUCER_UNEVEN, "uneven"},
-    {WEFT_REDUCER_STOP_WHEN_EXHAUSTED, "stop_when_exhausted"},
-    {WEFT_REDUCER_STATIC, "static"},
-    {WEFT_REDUCER_BUFFERS, "buffers"},
-    {WEFT_REDUCER_SHARDED, "sharded"},
-    {WEFT_REDUCER_OWN_WHOLE, "own_whole"},
-    {WEFT_REDUCER_NORMS, "norms"},
-    {WEFT_REDUCER_ACCUMULATE_F32, "accumulate_f32"},
-    {WEFT_REDUCER_DETERMINISTIC, "deterministic"},
-    {WEFT_REDUCER_COPY_STRAYS, "copy_strays"},
-    {WEFT_REDUCER_GRAPH, "graph"},
-    {WEFT_REDUCER_KEEP_VALUES, "keep_values"},
-    {WEFT_REDUCER_STRICT_STRIDES, "strict_strides"}};
-
-constexpr uint64_t all_flags() {
-  uint64_t all = 0;
-  for (const auto& [flag, text] : kFlags) all |= flag;
-  return all;
-}
-static_assert(all_flags() == WEFT_REDUCER_STRICT_STRIDES * 2 - 1, "a flag has no name in the report");
 
 struct NamedTime {
   const char* name;
@@ -48,47 +28,38 @@ constexpr NamedTime kNamedTimes[] = {{"step", &StepTimes::step_ns},
                                      {"overlap", &StepTimes::overlap_ns},
                                      {"exposed", &StepTimes::exposed_ns}};
 
-// Returns the options of the reducer.
+Json option_json(const ShownOption& option) {
+  return std::visit(
+      [](const auto& value) {
+        if constexpr (std::is_same_v<std::decay_t<decltype(value)>, std::monostate>) {
+          return Json();
+        } else {
+          return Json(value);
+        }
+      },
+      option);
+}
+
+// Returns the options of the reducer, and what it is made of.
 Json setting_json(const ReducerState& s, const weft_reducer_stats& stats) {
-  static constexpr const char* kDivisors[] = {"world", "active", "weights"};
-  static constexpr const char* kPlanners[] = {"default", "limits", "model", "none"};
-  // In the view modes the program adds up.
-  const bool unchosen = s.accumulation == WEFT_ACCUMULATION_UNSET && s.needs_accumulation();
-  const char* const adds = s.accumulation == WEFT_ACCUMULATION_REDUCER ? "reducer" : "program";
-  Json dtypes = Json::array(), flags = Json::array();
+  Json dtypes = Json::array();
   for (const PlannedBucket& bucket : s.plan.buckets) {
     const std::string text = name(bucket.dtype);
     if (std::find(dtypes.begin(), dtypes.end(), text) == dtypes.end()) dtypes.push_back(text);
   }
-  for (const auto& [flag, text] : kFlags) {
-    if ((s.flags & flag) != 0) flags.push_back(text);
-  }
-  Json root;  // null without buffers
-  if ((s.flags & WEFT_REDUCER_BUFFERS) != 0) {
-    root = s.pre_step->root_option();
-    if (root == WEFT_ROOT_LAST_ACTIVE) root = "last_active";
-  }
-  return {{"rank", s.comm->rank()},
-          {"ranks", s.comm->size()},
-          {"backend", s.comm->collectives().name()},
-          {"transports", s.comm->collectives().transports()},
-          {"mode", s.hold == Buckets::Hold::kInPlace ? "in_place"
-                   : s.copy                          ? "copy"
-                                                     : "view"},
-          {"hook", s.hook->name()},
-          {"divide_by", kDivisors[s.rules.divide_by]},
-          {"flags", flags},
-          {"parameters", s.manifest.params.size()},
-          {"parameter_bytes", stats.param_bytes},
-          {"dtypes", dtypes},
-          {"devices", s.manifest.devices},
-          {"reduce_dtype", s.manifest.reduce_dtype ? Json(name(*s.manifest.reduce_dtype)) : Json()},
-          {"accumulation", unchosen ? Json() : Json(adds)},
-          {"buffers_root", root},
-          {"check_interval", s.pre_step ? s.pre_step->check_interval() : 0},
-          {"bucket_limits", s.limits},
-          {"replan", kPlanners[s.replan]},
-          {"plan_generation", stats.plan_generation}};
+  Json json = {{"rank", s.comm->rank()},
+               {"ranks", s.comm->size()},
+               {"backend", s.comm->collectives().name()},
+               {"transports", s.comm->collectives().transports()},
+               {"hook", s.hook->name()}};
+  for (const auto& [name, value] : shown_options(s.options)) json[name] = option_json(value);
+  json["bucket_limits"] = s.limits;
+  json["parameters"] = s.manifest.params.size();
+  json["parameter_bytes"] = stats.param_bytes;
+  json["dtypes"] = dtypes;
+  json["devices"] = s.manifest.devices;
+  json["plan_generation"] = stats.plan_generation;
+  return json;
 }
 
 Json last_step_json(const weft_reducer_stats& stats, const std::vector<uint64_t>& waited_ns,

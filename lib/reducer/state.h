@@ -42,26 +42,16 @@ namespace weft {
 
 class GatherStaging;
 
-// The choices of the program. Equal on all ranks, except the callback.
+// The choices of the program. Equal on all ranks, except the callback and the modes that copy or view.
 struct ReducerSettings {
-  uint64_t flags = 0;      // WEFT_REDUCER_*; the booleans below repeat some of them
-  bool copy = true;        // WEFT_GRADIENT_COPY
-  bool retain = false;     // WEFT_REDUCER_RETAIN
-  bool mapped = false;     // WEFT_REDUCER_ABSENT
-  bool learns = false;     // WEFT_REDUCER_STATIC
-  bool uneven = false;     // WEFT_REDUCER_UNEVEN
-  bool ordered = false;    // WEFT_REDUCER_DETERMINISTIC
-  bool strays = false;     // WEFT_REDUCER_COPY_STRAYS
-  bool sharded = false;    // WEFT_REDUCER_SHARDED
-  bool own_whole = false;  // WEFT_REDUCER_OWN_WHOLE
+  // As passed to weft_reducer_create, with defaults filled in and without its pointers (kept_options).
+  weft_reducer_options options{};
+  bool copy = true;  // WEFT_GRADIENT_COPY
   Buckets::Hold hold = Buckets::Hold::kCommunicated;
-  // weft_reducer_options.accumulation, as the program chose.
-  weft_accumulation accumulation = WEFT_ACCUMULATION_UNSET;
-  weft_planner replan = WEFT_PLANNER_NONE;  // of the automatic re-plan
   HandshakeRules rules;
   Bytes wanted;  // what the ranks agreed on when the reducer was created
-  weft_bucket_fn on_bucket = nullptr;
-  void* on_bucket_user_data = nullptr;
+
+  bool has(uint64_t flag) const { return (options.flags & flag) != 0; }  // WEFT_REDUCER_*
 };
 
 // The objects that outlive a plan and a communicator.
@@ -132,16 +122,13 @@ struct ReducerState : ReducerSettings, ReducerDurable {
   bool device_bucket(uint32_t bucket) const {
     return device_buckets != nullptr && device_buckets->has(bucket);
   }
-  // True if the reducer itself reads the gradients of local steps, so that the program must choose who adds
-  // them up. In a view the program adds them up in any case.
-  bool needs_accumulation() const { return copy || strays || sparse != nullptr; }
   // True if the bucket has the sum of the parameter's gradients in local steps of this window.
   bool holds_sum(uint64_t param) const {
-    return accumulation == WEFT_ACCUMULATION_REDUCER && presence->accumulated(param);
+    return options.accumulation == WEFT_ACCUMULATION_REDUCER && presence->accumulated(param);
   }
   // True if local steps of this window made the parameter ready, and the sum is in memory of the program.
   bool awaits_sum(uint64_t param) const {
-    return accumulation == WEFT_ACCUMULATION_PROGRAM && (copy || buckets->place(param).sparse) &&
+    return options.accumulation == WEFT_ACCUMULATION_PROGRAM && (copy || buckets->place(param).sparse) &&
            presence->accumulated(param);
   }
   uint64_t lane_bytes() const { return lane->memory_bytes() + (hook_lane ? hook_lane->memory_bytes() : 0); }

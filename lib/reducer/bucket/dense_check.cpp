@@ -53,7 +53,7 @@ class ViewCheck final : public GradientCheck {
  private:
   static Status check_stray(const ReducerState& s, const void* gradient, const Buckets::Place& place) {
     const auto* const view = static_cast<const void*>(place.memory);
-    if (!s.strays) {
+    if (!s.has(WEFT_REDUCER_COPY_STRAYS)) {
       return Status::error(
           Code::kArg,
           cat("the gradient is at ", gradient, ", expected at ", view,

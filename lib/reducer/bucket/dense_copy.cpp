@@ -43,7 +43,7 @@ void add_dense_copies(ReducerState* s) {
   for (uint64_t i = 0; i < s->manifest.params.size(); i++) {
     s->copy_ins.change(i, [&](GradientWay& way) {
       way.copies.fill(dense);
-      if (s->copy && s->accumulation != WEFT_ACCUMULATION_REDUCER) way.set(StepKind::kLocal, none);
+      if (s->copy && s->options.accumulation != WEFT_ACCUMULATION_REDUCER) way.set(StepKind::kLocal, none);
     });
   }
 }

@@ -34,12 +34,12 @@ inline Owned received_part(const ReducerState& s, uint32_t param) {
 // will follow. A rank without data cannot know what is absent. Its buckets are then communicated, and the
 // map, if there is one, tells what is absent.
 inline bool absent_declared(const ReducerState& s, const StepContext& step) {
-  return step.begun.fixed && (step.fixed || !s.mapped);
+  return step.begun.fixed && (step.fixed || !s.has(WEFT_REDUCER_ABSENT));
 }
 
 inline bool absent_everywhere(const ReducerState& s, const StepContext& step, uint32_t param) {
   if (!s.presence->absent(param, step.stamp)) return false;
-  return absent_declared(s, step) || (s.mapped && !s.presence->present_anywhere(param));
+  return absent_declared(s, step) || (s.has(WEFT_REDUCER_ABSENT) && !s.presence->present_anywhere(param));
 }
 
 }  // namespace weft

@@ -20,8 +20,8 @@ Status absent_refused(const ReducerData& r, uint64_t param, StepWord step) {
   if (!step.open())
     return Status::error(Code::kState,
                          cat(name, " cannot be absent: no step is open. Call weft_reducer_begin first"));
-  if (r.state->comm->failed() && !r.state->retain) return r.state->comm->failure();
-  if (!step.local() && !r.state->mapped && !r.program.start.fixed) {
+  if (r.state->comm->failed() && !r.state->has(WEFT_REDUCER_RETAIN)) return r.state->comm->failure();
+  if (!step.local() && !r.state->has(WEFT_REDUCER_ABSENT) && !r.program.start.fixed) {
     return Status::error(
         Code::kState,
         cat(name,
@@ -51,8 +51,8 @@ Status declare_absent(ReducerData& r, const uint64_t* params, uint64_t count) {
     const uint64_t param = params[i];
     const StepWord step = s.readiness->step();
     const bool possible = has_bucket(s, param) && step.open() &&
-                          (step.local() || s.mapped || r.program.start.fixed) &&
-                          (!s.comm->failed() || s.retain);
+                          (step.local() || s.has(WEFT_REDUCER_ABSENT) || r.program.start.fixed) &&
+                          (!s.comm->failed() || s.has(WEFT_REDUCER_RETAIN));
     if (possible && !step.local() && !s.readiness->claimed(param, step.stamp()))
       WEFT_TRY(note(r, check_sum(r, param)));
     if (!possible || !s.readiness->leave_out(param, step.stamp())) {

@@ -22,7 +22,7 @@ namespace {
 
 // Refuses a local step whose meaning the program has not chosen.
 Status check_accumulation(const ReducerState& s) {
-  if (s.accumulation != WEFT_ACCUMULATION_UNSET || !s.needs_accumulation()) return {};
+  if (s.options.accumulation != WEFT_ACCUMULATION_UNSET) return {};
   return Status::error(
       Code::kState,
       cat("WEFT_BEGIN_LOCAL needs a choice in weft_reducer_options.accumulation: "
@@ -44,7 +44,7 @@ Status check_begin(const ReducerState& s, const weft_begin_options& options) {
                          cat("weft_begin_options.reserved is ", options.reserved, ", but must be 0"));
   if ((options.flags & WEFT_BEGIN_LOCAL) != 0) WEFT_TRY(check_accumulation(s));
   if ((options.flags & WEFT_BEGIN_NO_DATA) != 0) {
-    if (!s.uneven) {
+    if (!s.has(WEFT_REDUCER_UNEVEN)) {
       return Status::error(Code::kState,
                            "WEFT_BEGIN_NO_DATA needs a reducer created with WEFT_REDUCER_UNEVEN");
     }
@@ -57,7 +57,7 @@ Status check_begin(const ReducerState& s, const weft_begin_options& options) {
     return Status::error(Code::kArg, cat("weft_begin_options.weight is ", options.weight,
                                          ": allowed are finite numbers above 0, and 0 for the default, 1"));
   }
-  if (s.rules.divide_by != WEFT_DIVIDE_WEIGHTS) {
+  if (s.options.divide_by != WEFT_DIVIDE_WEIGHTS) {
     return Status::error(Code::kArg,
                          cat("weft_begin_options.weight is ", options.weight,
                              ", which needs a reducer created with divide_by WEFT_DIVIDE_WEIGHTS"));
@@ -68,8 +68,8 @@ Status check_begin(const ReducerState& s, const weft_begin_options& options) {
 // True if the step that begins now is fresh (StepStart::fresh). A step whose ranks may be without data, or
 // that may be tried again, is not: its places are cleared and retained in the storage dtype.
 bool begins_fresh(const ReducerState& s) {
-  const bool adds = s.accumulation == WEFT_ACCUMULATION_REDUCER && s.presence->local_steps() > 0;
-  return !s.uneven && !s.retain && !adds;
+  const bool adds = s.options.accumulation == WEFT_ACCUMULATION_REDUCER && s.presence->local_steps() > 0;
+  return !s.has(WEFT_REDUCER_UNEVEN) && !s.has(WEFT_REDUCER_RETAIN) && !adds;
 }
 
 Status check_destinations(const ReducerState& s, void* const* gradients) {

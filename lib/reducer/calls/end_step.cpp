@@ -60,7 +60,8 @@ void note_error_memory(ReducerData& r) {
 void note_handshake(ReducerData& r, bool over, bool reduced) {
   const ReducerState& s = *r.state;
   uint64_t absent = 0, everywhere = 0, bytes = 0, pattern = 0;
-  for (uint32_t i = 0; (s.mapped || r.program.start.fixed) && i < s.manifest.params.size(); i++) {
+  for (uint32_t i = 0; (s.has(WEFT_REDUCER_ABSENT) || r.program.start.fixed) && i < s.manifest.params.size();
+       i++) {
     if (!s.presence->absent(i, r.program.synchronised)) continue;
     absent++;
     bytes += s.manifest.params[i].bytes();
@@ -137,7 +138,8 @@ Status close_step(ReducerData& r, uint64_t entered_ns) {
   const bool reduced = is_reduced(r);
   const std::string text = reduced ? std::string() : step_text(r);
   s.readiness->close();
-  if (s.retain && over && s.readiness->full() && r.step->bring_rest(s.comm->op_deadline(r.timeout_ms))) {
+  if (s.has(WEFT_REDUCER_RETAIN) && over && s.readiness->full() &&
+      r.step->bring_rest(s.comm->op_deadline(r.timeout_ms))) {
     r.program.retained_step = r.statistics.steps();
     r.program.retained_buckets = r.step->retained();
   }
@@ -159,7 +161,7 @@ Status close_step(ReducerData& r, uint64_t entered_ns) {
     if (s.comm->size() == 1) r.step->commit(r.statistics.steps());
     next_window(r);
     r.program.reduced = r.program.results = true;
-    r.gathering.owed.store(s.sharded && r.gathering.has_values);
+    r.gathering.owed.store(s.has(WEFT_REDUCER_SHARDED) && r.gathering.has_values);
     r.program.measured = s.norms != nullptr;
     return {};
   }

@@ -28,7 +28,7 @@ Status finish_open(ReducerData& r, const weft_finish_options& options, StepWord 
   }
   const bool shows_uses = step.local() || !r.program.start.zeros;  // a step without data shows no uses
   // After a failure missing gradients stay missing, and the step ends all the same.
-  const bool wanted = !s.comm->failed() || s.retain || step.local();
+  const bool wanted = !s.comm->failed() || s.has(WEFT_REDUCER_RETAIN) || step.local();
   if (s.uses && s.uses->learning() && shows_uses && wanted) {
     if (Status taken = take_learned(r, step); !taken.ok() && !s.comm->failed()) return taken;
   }
@@ -50,7 +50,8 @@ Status finish_open(ReducerData& r, const weft_finish_options& options, StepWord 
   publish_finish(s, options);
   r.step->let_end();
   if (!s.comm->failed() && leave_to_streams(r, options, entered_ns)) return {};
-  return wait_for_step(r, entered_ns, (options.flags & WEFT_FINISH_COMMIT) != 0 || s.retain, r.timeout_ms);
+  return wait_for_step(r, entered_ns, (options.flags & WEFT_FINISH_COMMIT) != 0 || s.has(WEFT_REDUCER_RETAIN),
+                       r.timeout_ms);
 }
 
 }  // namespace

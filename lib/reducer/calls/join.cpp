@@ -16,14 +16,14 @@ Status join_steps(ReducerData& r, const weft_join_options& options, weft_join_re
   *result = {};
   result->struct_size = sizeof *result;
   result->last_active = -1;
-  if (!r.state->uneven) {
+  if (!r.state->has(WEFT_REDUCER_UNEVEN)) {
     return note(r, Status::error(Code::kState, "join: create the reducer with WEFT_REDUCER_UNEVEN"));
   }
   constexpr NamedValue kFinishFlags[] = {WEFT_NAMED(WEFT_FINISH_COMMIT)};
   WEFT_TRY(note(r, check_flags("weft_join_options.finish_flags", options.finish_flags, kFinishFlags)));
   WEFT_TRY(note(r, check_timeout("weft_join_options.timeout_ms", options.timeout_ms)));
   WEFT_TRY(settle_finish(r));
-  const bool commit = options.finish_flags != 0 || r.state->retain;
+  const bool commit = options.finish_flags != 0 || r.state->has(WEFT_REDUCER_RETAIN);
   r.program.destinations = nullptr;
   {
     // The last rank with data in the last step, which may be this rank. The result stays so if all ranks have

@@ -90,7 +90,8 @@ Status make_ready(ReducerData& r, uint64_t param, void* gradient, const Layout* 
   ReducerState& s = *r.state;
   const StepWord step = s.readiness->step();
   // With WEFT_REDUCER_RETAIN gradients are also taken after a failure, for a retry of the step.
-  if (param >= s.manifest.params.size() || !step.open() || (s.comm->failed() && !s.retain)) [[unlikely]] {
+  if (param >= s.manifest.params.size() || !step.open() || (s.comm->failed() && !s.has(WEFT_REDUCER_RETAIN)))
+      [[unlikely]] {
     return note(r,
                 is_capturing(s) ? ready_captured(s, param, gradient, stream) : ready_refused(s, param, step));
   }
@@ -133,7 +134,7 @@ Status ready_refused(const ReducerState& s, uint64_t param, StepWord step) {
     return Status::error(Code::kState,
                          cat(name, " became ready outside a step: call weft_reducer_begin first"));
   }
-  if (s.comm->failed() && !s.retain) return s.comm->failure();
+  if (s.comm->failed() && !s.has(WEFT_REDUCER_RETAIN)) return s.comm->failure();
   const Uses* const uses = s.uses.get();
   const bool never = uses != nullptr && uses->needed(param) == 0;  // learned to be absent from every step
   if (s.presence->absent(param, step.stamp()) && !never) {

@@ -126,7 +126,7 @@ Status make_tensor_ready(ReducerData& r, uint64_t param, const weft_tensor& grad
                      gradient.device == device_of(*r.state, param);
   if (alike && same_layout(gradient, wanted, viewed && !wanted.dense)) [[likely]]
     return make_ready(r, param, gradient.data, nullptr, stream);
-  const bool strict = (r.state->flags & WEFT_REDUCER_STRICT_STRIDES) != 0;
+  const bool strict = r.state->has(WEFT_REDUCER_STRICT_STRIDES);
   const bool copied = !strict && !viewed && alike && gradient.data != nullptr &&
                       same_shape(gradient, wanted) && !place.on_device && on_host(stream);
   if (!copied) return note(r, another_tensor(*r.state, param, gradient, viewed));

@@ -121,7 +121,7 @@ void take_over(ReducerData& r, std::shared_ptr<ReducerState> next, bool moved) {
   const std::shared_ptr<ReducerState> old = r.state;
   r.program.synchronised = 0;
   r.program.failed_attempts = 0;
-  r.program.may_retry = old->retain;
+  r.program.may_retry = old->has(WEFT_REDUCER_RETAIN);
   r.program.results = false;
   replace_program(r, &next, [&](Step& step) { step.commit(r.statistics.steps()); });
   old->comm->lane_messages().ignore(old->lane->key().id);

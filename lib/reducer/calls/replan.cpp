@@ -174,7 +174,7 @@ Status draw_plan(const ReducerState& s, const PlanRequest* request, const std::v
   if (request != nullptr && !request->buckets.empty()) return make_plan(s.manifest, request->buckets, plan);
   *plan = timings != nullptr ? plan_by_model(s.manifest, limits, timings->ready, timings->cost)
                              : make_plan(s.manifest, {.limits = limits, .order = s.order->params()});
-  if (s.own_whole) *plan = grouped_by_owner(s.manifest, *plan, s.comm->size());
+  if (s.has(WEFT_REDUCER_OWN_WHOLE)) *plan = grouped_by_owner(s.manifest, *plan, s.comm->size());
   return {};
 }
 
@@ -194,7 +194,7 @@ Status hear_plan(const ReducerState& s, const Plan* drawn, int root, Deadline de
 // results of the last step stay.
 Status open_replan(ReducerData& r) {
   const ReducerState& s = *r.state;
-  if (!s.uneven) return {};
+  if (!s.has(WEFT_REDUCER_UNEVEN)) return {};
   HandshakeRecord mine;
   mine.step = r.statistics.steps();
   mine.flags = HandshakeRecord::kReplan;
@@ -345,11 +345,12 @@ Status take_plan(ReducerData& r, const PlanRequest* request, const Status& given
 }
 
 Status replan_automatically(ReducerData& r) {
-  if (!replans(r.state->replan) || r.program.replanned || r.statistics.steps() == 0 || r.program.may_retry)
+  if (!replans(r.state->options.replan) || r.program.replanned || r.statistics.steps() == 0 ||
+      r.program.may_retry)
     return {};
   WEFT_TRY(open_replan(r));
   PlanRequest request;
-  request.by_model = r.state->replan != WEFT_PLANNER_LIMITS;
+  request.by_model = r.state->options.replan != WEFT_PLANNER_LIMITS;
   request.by_itself = true;
   return take_plan(r, &request, {});
 }

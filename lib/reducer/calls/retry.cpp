@@ -19,13 +19,14 @@ Status retry_step(ReducerData& r, const weft_finish_options& options) {
   if (s.comm->failed()) return note(r, s.comm->failure());
   WEFT_TRY(note(r, outside_step(r, "retry")));
   WEFT_TRY(note(r, end_owed_gather(r)));
-  if (!s.retain || r.program.retained_step != r.statistics.steps()) {
-    return note(r, Status::error(
-                       Code::kState,
-                       cat("retry: no gradients of step ", r.statistics.steps(), " are retained: ",
-                           !s.retain ? "the reducer was created without WEFT_REDUCER_RETAIN"
-                                     : "it has not begun, not all of its gradients became ready, or the plan "
-                                       "has changed since. Compute the step again")));
+  if (!s.has(WEFT_REDUCER_RETAIN) || r.program.retained_step != r.statistics.steps()) {
+    return note(
+        r, Status::error(Code::kState,
+                         cat("retry: no gradients of step ", r.statistics.steps(), " are retained: ",
+                             !s.has(WEFT_REDUCER_RETAIN)
+                                 ? "the reducer was created without WEFT_REDUCER_RETAIN"
+                                 : "it has not begun, not all of its gradients became ready, or the plan "
+                                   "has changed since. Compute the step again")));
   }
   for (uint32_t b = 0; b < r.program.retained_buckets; b++) {
     std::copy_n(s.buckets->retained(b), s.plan.buckets[b].count * dtype_size(s.buckets->held(b)),

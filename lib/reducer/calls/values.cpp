@@ -218,7 +218,7 @@ class Messages {
 
 Status start_together(const Agreement& agreement, ReducerState* state, bool given_plan) {
   ReducerState& s = *state;
-  if (s.replan == WEFT_PLANNER_DEFAULT && (s.flags & (WEFT_REDUCER_GRAPH | WEFT_REDUCER_SHARDED)) == 0 &&
+  if (s.options.replan == WEFT_PLANNER_DEFAULT && !s.has(WEFT_REDUCER_GRAPH | WEFT_REDUCER_SHARDED) &&
       !given_plan) {
     // A re-plan frees pinned memory, which waits for the device. A stream there may be waiting for the
     // program.
@@ -229,10 +229,10 @@ Status start_together(const Agreement& agreement, ReducerState* state, bool give
     const bool all_may = std::all_of(all.begin(), all.end(), [](const Bytes& theirs) {
       return theirs.size() == 1 && theirs.front() == std::byte{1};
     });
-    if (all_may) s.replan = WEFT_PLANNER_LIMITS;
+    if (all_may) s.options.replan = WEFT_PLANNER_LIMITS;
   }
-  if (s.replan == WEFT_PLANNER_DEFAULT) s.replan = WEFT_PLANNER_NONE;
-  if ((s.flags & WEFT_REDUCER_KEEP_VALUES) != 0) return {};
+  if (s.options.replan == WEFT_PLANNER_DEFAULT) s.options.replan = WEFT_PLANNER_NONE;
+  if (s.has(WEFT_REDUCER_KEEP_VALUES)) return {};
   const std::vector<uint32_t> params = params_with_values(s);
   ParamBits values(Presence::words(s.manifest.params.size()));
   for (const uint32_t param : params) values[param / 64] |= uint64_t{1} << (param % 64);

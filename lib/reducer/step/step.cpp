@@ -282,7 +282,7 @@ std::string Step::where() const {
 }
 
 const char* Step::departure_hint() const {
-  return s_.uneven
+  return s_.has(WEFT_REDUCER_UNEVEN)
              ? "; a rank without data calls weft_reducer_join, which returns when no rank has any, before it "
                "leaves"
              : "; if ranks may have different numbers of steps, create the reducer with WEFT_REDUCER_UNEVEN "

@@ -219,13 +219,13 @@ bool StepCollectives::submit(Deadline deadline) {
     fill(slot, &next.args);
     next.deadline = deadline;
     // The ranks compare the divisor, also if a stage divides by it.
-    if (!s_.uneven && slot.of_bucket()) show_micro_batches(slot, &next.args);
+    if (!s_.has(WEFT_REDUCER_UNEVEN) && slot.of_bucket()) show_micro_batches(slot, &next.args);
     // The step in the tag keeps a rank that left out a collective in this step alone from matching one of the
     // next step.
     const bool hooked = slot.kind == Slot::Kind::kBucket || slot.kind == Slot::Kind::kCounts;
     const uint64_t step = hooked ? buckets_[slot.bucket].number : step_.begun.number;
     if (slot.numbered) next.args.tag |= step_tag(step);
-    if (!s_.uneven) next.args.tag |= std::min(step_.begun.local_steps, kTagLocalSteps);
+    if (!s_.has(WEFT_REDUCER_UNEVEN)) next.args.tag |= std::min(step_.begun.local_steps, kTagLocalSteps);
     if (left_out(slot)) {
       next.complete({});
     } else {

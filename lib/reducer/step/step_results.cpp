@@ -85,7 +85,7 @@ bool StepResults::seal(Deadline deadline) {
 
 void StepResults::bucket_done(uint32_t bucket) {
   // The call that may throw comes first, so that each bucket is reported once.
-  if (s_.on_bucket != nullptr) s_.comm->context().callbacks().promise();
+  if (s_.options.on_bucket != nullptr) s_.comm->context().callbacks().promise();
   last_done_ns_ = s_.comm->context().clock().now_ns();
   buckets_[bucket].done_ns.store(last_done_ns_, std::memory_order_relaxed);
   buckets_[bucket].done.store(step_.stamp, std::memory_order_release);
@@ -98,15 +98,15 @@ void StepResults::bucket_done(uint32_t bucket) {
 void StepResults::report_rest(Code code) {
   for (; reported_up_to_ < buckets_.size(); reported_up_to_++) {
     const bool done = buckets_[reported_up_to_].done_ns.load(std::memory_order_relaxed) != 0;
-    if (s_.on_bucket == nullptr || done) continue;
+    if (s_.options.on_bucket == nullptr || done) continue;
     s_.comm->context().callbacks().promise();
     report(reported_up_to_, code);
   }
 }
 
 void StepResults::report(uint32_t bucket, Code code) {
-  if (s_.on_bucket == nullptr) return;
-  s_.comm->context().callbacks().post([call = s_.on_bucket, data = s_.on_bucket_user_data,
+  if (s_.options.on_bucket == nullptr) return;
+  s_.comm->context().callbacks().post([call = s_.options.on_bucket, data = s_.options.on_bucket_user_data,
                                        step = step_.begun.number, bucket,
                                        code] { call(data, step, bucket, static_cast<weft_status>(code)); });
 }

@@ -243,8 +243,9 @@ TEST_CASE("invalid types, and types that differ between ranks, are refused by na
     const RigOptions rig = {.reduce_dtype = self.rank == 0 ? WEFT_DTYPE_BF16 : 0};
     const Status made = make_reducer(self.comm, model, allreduce_hook(), &reducer, rig);
     self.expect(made.code() == Code::kMismatch, "a mismatch");
-    self.expect(has(made.text(), "bf16 on rank 0") && has(made.text(), "the gradients' own on rank 1"),
-                made.text());
+    self.expect(
+        has(made.text(), "WEFT_DTYPE_BF16 on rank 0") && has(made.text(), "the gradients' own on rank 1"),
+        made.text());
   }));
 }
 

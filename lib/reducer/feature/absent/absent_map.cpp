@@ -37,7 +37,7 @@ class AbsentMap final : public StepExchange {
 }  // namespace
 
 void add_absent_map(ReducerState* s) {
-  if (!s->mapped) return;
+  if (!s->has(WEFT_REDUCER_ABSENT)) return;
   Slot slot = Slot::of_step(Coll::kAllReduce, Dtype::kU64, Presence::words(s->manifest.params.size()));
   slot.args.op = ReduceOp::kBor;
   slot.exchange = s->exchanges.emplace_back(std::make_unique<AbsentMap>(*s)).get();

@@ -20,7 +20,7 @@ class AbsentWork final : public BucketWork {
     for (size_t i = 0; step.begun.zeros && i < params.size(); i++) {
       if (absent(params[i])) clear_place(s_.buckets->place(params[i]));
     }
-    if (!s_.mapped && !step.begun.fixed) return Progress::kDone;
+    if (!s_.has(WEFT_REDUCER_ABSENT) && !step.begun.fixed) return Progress::kDone;
     StepContext::Bucket& here = step.buckets[bucket];
     here.absent = static_cast<uint32_t>(std::count_if(params.begin(), params.end(), absent));
     here.skipped = step.fixed && here.absent == params.size();

@@ -51,7 +51,7 @@ class ConvertWork final : public BucketWork {
 };
 
 void add_convert_work(ReducerState* s) {
-  const bool weighs = s->rules.divide_by == WEFT_DIVIDE_WEIGHTS;
+  const bool weighs = s->options.divide_by == WEFT_DIVIDE_WEIGHTS;
   BucketWork* const work = s->works.make<ConvertWork>(*s);
   for (uint32_t b = 0; b < s->works.prepare.size(); b++) {
     if (s->device_bucket(b) || s->plan.buckets[b].sparse) continue;

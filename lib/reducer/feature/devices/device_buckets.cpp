@@ -28,7 +28,9 @@ bool can_stay(const ReducerState& s, const Slot& slot) {
 Status DeviceBuckets::make(ReducerState* s, const DeviceBuckets* old, std::shared_ptr<DeviceBuckets>* out) {
   out->reset();
   // Retained contributions and shards are read in host memory.
-  if (s->devices == nullptr || !s->hook->copies_suffice() || s->retain || s->sharded) return {};
+  if (s->devices == nullptr || !s->hook->copies_suffice() || s->has(WEFT_REDUCER_RETAIN) ||
+      s->has(WEFT_REDUCER_SHARDED))
+    return {};
   std::shared_ptr<DeviceBuckets> made(new DeviceBuckets);
   const size_t count = s->plan.buckets.size();
   std::vector<uint64_t> offsets(count);

@@ -14,7 +14,7 @@ class DeviceSum final : public CopyIn {
  public:
   const char* name() const override { return "add on the device"; }
   void copy(ReducerState& s, const Arrival& arrival) override {
-    if (!s.copy || s.accumulation != WEFT_ACCUMULATION_REDUCER) return;
+    if (!s.copy || s.options.accumulation != WEFT_ACCUMULATION_REDUCER) return;
     const Buckets::Place& place = arrival.place;
     const CopyArgs args{static_cast<const std::byte*>(arrival.given.data),
                         place.memory,

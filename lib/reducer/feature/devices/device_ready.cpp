@@ -111,7 +111,7 @@ Status come_from_device(ReducerState& s, uint64_t param, void** gradient, const 
   const Buckets::Place& place = s.buckets->place(param);
   WEFT_TRY(check_gradient_stream(s, param, stream));
   WEFT_TRY(find_gradient(s, param, gradient));
-  const bool adds = step.local() && s.accumulation == WEFT_ACCUMULATION_REDUCER;
+  const bool adds = step.local() && s.options.accumulation == WEFT_ACCUMULATION_REDUCER;
   if (adds && (!place.layout->dense() || place.dtype != s.manifest.params[param].dtype)) {
     const Dtype dtype = s.manifest.params[param].dtype;
     return Status::error(

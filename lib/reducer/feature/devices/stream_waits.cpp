@@ -51,7 +51,7 @@ Status check_stream_wait(const ReducerState& s, uint64_t param, uint32_t stamp) 
 bool leave_to_streams(ReducerData& r, const weft_finish_options& options, uint64_t entered_ns) {
   ReducerState& s = *r.state;
   Context& context = s.comm->context();
-  const bool commits = (options.flags & WEFT_FINISH_COMMIT) != 0 || s.retain;
+  const bool commits = (options.flags & WEFT_FINISH_COMMIT) != 0 || s.has(WEFT_REDUCER_RETAIN);
   if (on_host(options.stream) || commits || !lets_streams_wait(s)) return false;
   r.program.finish_deadline = s.comm->op_deadline(r.timeout_ms);
   r.step->set_deadline(r.program.finish_deadline);

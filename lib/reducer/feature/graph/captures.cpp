@@ -1,7 +1,6 @@
 #include "reducer/feature/graph/captures.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "base/guard.h"
@@ -21,39 +20,11 @@ constexpr uint64_t kCaptureAlignment = 256;  // as cudaMalloc's
 constexpr uint64_t kLookNs = 100'000'000;    // interval of the watcher's checks
 constexpr int64_t kEndMs = 3000;  // for a launch in progress: before it is aborted, and again after
 
-struct NamedFlag {
-  uint64_t flag;
-  const char* name;
-};
-constexpr std::array kExcluded = {
-    NamedFlag{WEFT_REDUCER_RETAIN, "WEFT_REDUCER_RETAIN"},
-    NamedFlag{WEFT_REDUCER_ABSENT, "WEFT_REDUCER_ABSENT"},
-    NamedFlag{WEFT_REDUCER_UNEVEN, "WEFT_REDUCER_UNEVEN"},
-    NamedFlag{WEFT_REDUCER_STATIC, "WEFT_REDUCER_STATIC"},
-    NamedFlag{WEFT_REDUCER_BUFFERS, "WEFT_REDUCER_BUFFERS"},
-    NamedFlag{WEFT_REDUCER_SHARDED, "WEFT_REDUCER_SHARDED"},
-    NamedFlag{WEFT_REDUCER_NORMS, "WEFT_REDUCER_NORMS"},
-    NamedFlag{WEFT_REDUCER_ACCUMULATE_F32, "WEFT_REDUCER_ACCUMULATE_F32"},
-    NamedFlag{WEFT_REDUCER_DETERMINISTIC, "WEFT_REDUCER_DETERMINISTIC"},
-    NamedFlag{WEFT_REDUCER_COPY_STRAYS, "WEFT_REDUCER_COPY_STRAYS"},
-};
-
 Status unsupported(const std::string& what) {
   return Status::error(Code::kUnsupported, cat("WEFT_REDUCER_GRAPH: ", what));
 }
 
 }  // namespace
-
-Status Captures::check(uint64_t flags, uint32_t check_interval) {
-  if ((flags & WEFT_REDUCER_GRAPH) == 0) return {};
-  for (const NamedFlag& excluded : kExcluded) {
-    if ((flags & excluded.flag) != 0)
-      return unsupported(cat("it excludes ", excluded.name, "; remove one of the two flags"));
-  }
-  return check_interval == 0
-             ? Status()
-             : unsupported(cat("weft_reducer_options.check_interval is ", check_interval, ", but must be 0"));
-}
 
 Status Captures::make(const Agreement& agreement, ReducerState* state, std::unique_ptr<Captures>* out) {
   Comm& comm = agreement.comm;

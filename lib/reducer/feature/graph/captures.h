@@ -32,8 +32,6 @@ struct ReducerState;
 
 class Captures {
  public:
-  // Rejects flags of this rank that exclude capturing.
-  static Status check(uint64_t flags, uint32_t check_interval);
   // Makes the Captures of a reducer's state that is otherwise complete. Collective.
   static Status make(const Agreement& agreement, ReducerState* state, std::unique_ptr<Captures>* made);
   explicit Captures(ReducerState* state) : s_(*state) {}

@@ -121,7 +121,9 @@ uint64_t InPlaceSlices::memory_bytes() const {
 
 void add_slice_copies(ReducerState* s) {
   // Weights scale the bucket's contents, and retained contributions are a copy of them.
-  if (!s->copy || !s->hook->plain() || s->retain || s->sharded || s->uneven) return;
+  if (!s->copy || !s->hook->plain() || s->has(WEFT_REDUCER_RETAIN) || s->has(WEFT_REDUCER_SHARDED) ||
+      s->has(WEFT_REDUCER_UNEVEN))
+    return;
   auto made = std::make_unique<InPlaceSlices>(*s);
   for (const Slot& slot : s->schedule.slots) {
     if (slot.of_bucket() && only_reduced(*s, slot)) made->add(slot);

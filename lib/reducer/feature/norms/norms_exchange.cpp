@@ -57,7 +57,7 @@ class FinishExchange final : public StepExchange {
 
 void add_norms_exchanges(ReducerState* s) {
   if (!s->norms) return;
-  if (s->sharded) {
+  if (s->has(WEFT_REDUCER_SHARDED)) {
     Slot slot = Slot::of_step(Coll::kAllReduce, Dtype::kF64, 2 * s->manifest.params.size());
     slot.exchange = s->exchanges.emplace_back(std::make_unique<SumOfNorms>(*s)).get();
     s->schedule.slots.push_back(slot);

@@ -30,7 +30,7 @@ class RetainWork final : public BucketWork {
 };
 
 void add_retain_work(ReducerState* s) {
-  if (!s->retain) return;
+  if (!s->has(WEFT_REDUCER_RETAIN)) return;
   BucketWork* const work = s->works.make<RetainWork>(*s);
   for (uint32_t b = 0; b < s->works.prepare.size(); b++) {
     if (!s->device_bucket(b) && s->buckets->retained(b) != nullptr) s->works.prepare[b].push_back(work);

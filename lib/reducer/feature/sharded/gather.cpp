@@ -57,7 +57,7 @@ Gather::Gather(std::shared_ptr<ReducerState> state)
       s_(*state_),
       order_(s_.plan.buckets.size()),
       done_(std::make_unique<std::atomic<uint32_t>[]>(order_.size())),
-      records_(s_.uneven ? static_cast<size_t>(s_.comm->size()) : 0),
+      records_(s_.has(WEFT_REDUCER_UNEVEN) ? static_cast<size_t>(s_.comm->size()) : 0),
       votes_(static_cast<size_t>(s_.comm->size())) {
   if (!s_.schedule.slots.empty()) plan_tag_ = s_.schedule.slots.front().args.tag;
   std::iota(order_.begin(), order_.end(), 0u);
@@ -69,7 +69,7 @@ Gather::Gather(std::shared_ptr<ReducerState> state)
   firsts.reserve(order_.size());
   for (const uint32_t bucket : order_) firsts.push_back(first(bucket));
   std::sort(order_.begin(), order_.end(), [&](uint32_t a, uint32_t b) { return firsts[a] < firsts[b]; });
-  if (s_.uneven) moves_.push_back({.kind = Move::Kind::kHandshake, .share = {}});
+  if (s_.has(WEFT_REDUCER_UNEVEN)) moves_.push_back({.kind = Move::Kind::kHandshake, .share = {}});
   moves_.push_back({.kind = Move::Kind::kVotes, .share = {}});
   for (uint32_t position = 0; position < order_.size(); position++) {
     const std::vector<Share>& shares = s_.ownership->shares(order_[position]);
@@ -103,7 +103,7 @@ Poll Gather::poll() {
 
 void Gather::begin() {
   active_ = true;
-  submitted_ = collected_ = s_.uneven && !call_.announce ? 1 : 0;
+  submitted_ = collected_ = s_.has(WEFT_REDUCER_UNEVEN) && !call_.announce ? 1 : 0;
   opened_ = !call_.announce;
   agreed_ = false;
   packed_ = arrived_ = unpacked_ = 0;

@@ -37,7 +37,7 @@ Status await_gather(ReducerData& r) {
 
 Status gather_params(ReducerData& r, const weft_gather_options& options, const Status& given) {
   ReducerState& s = *r.state;
-  if (!s.sharded) {
+  if (!s.has(WEFT_REDUCER_SHARDED)) {
     return note(r,
                 Status::error(
                     Code::kState,
@@ -50,7 +50,7 @@ Status gather_params(ReducerData& r, const weft_gather_options& options, const S
   {
     const std::lock_guard lock(r.gathering.mutex);
     if (r.gathering.active.load()) return note(r, wish);  // wait_param on another thread has started it
-    start_gather(r, wish.ok() ? options.timeout_ms : 0, wish, s.uneven);
+    start_gather(r, wish.ok() ? options.timeout_ms : 0, wish, s.has(WEFT_REDUCER_UNEVEN));
   }
   if (wish.ok() && s.staging) return {};
   // The error is returned here at once. The next call returns it as well, as on the other ranks.
@@ -78,7 +78,7 @@ void start_gather(ReducerData& r, int64_t timeout_ms, const Status& wish, bool a
 void start_owed_gather(ReducerData& r) {
   if (!r.gathering.owed.load()) return;  // then r.gathering.active is set, if there is a gather
   const std::lock_guard lock(r.gathering.mutex);
-  if (r.gathering.owed.load()) start_gather(r, 0, Status(), r.state->uneven);
+  if (r.gathering.owed.load()) start_gather(r, 0, Status(), r.state->has(WEFT_REDUCER_UNEVEN));
 }
 
 Status end_owed_gather(ReducerData& r) {

@@ -30,7 +30,8 @@ Status make_sparse_ready(ReducerData& r, uint64_t param, const weft_sparse& entr
                          const weft_stream* stream) {
   ReducerState& s = *r.state;
   const StepWord step = s.readiness->step();
-  if (param >= s.manifest.params.size() || !step.open() || (s.comm->failed() && !s.retain)) {
+  if (param >= s.manifest.params.size() || !step.open() ||
+      (s.comm->failed() && !s.has(WEFT_REDUCER_RETAIN))) {
     return note(r, ready_refused(s, param, step));
   }
   const auto named = [&](const Status& status) {

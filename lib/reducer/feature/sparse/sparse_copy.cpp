@@ -15,7 +15,7 @@ class SparseCopy final : public CopyIn {
   const char* name() const override { return "take entries"; }
   void copy(ReducerState& s, const Arrival& arrival) override {
     // In local steps the program adds up, and hands its sum over later.
-    if (arrival.step.local() && s.accumulation != WEFT_ACCUMULATION_REDUCER) return;
+    if (arrival.step.local() && s.options.accumulation != WEFT_ACCUMULATION_REDUCER) return;
     const weft_sparse* const entries = arrival.given.entries;
     SparseGradient& gradient = *s.sparse->of(arrival.param);
     Status taken = entries != nullptr ? gradient.put(*entries, s.holds_sum(arrival.param)) : Status();

@@ -25,7 +25,7 @@ class SparseStages final : public HookStages {
   }
   void fill(uint32_t collective, CollectiveArgs* args) override {
     gradient_.fill(collective, args);
-    args->ordered = s_.ordered && is_reduction(args->coll);
+    args->ordered = s_.has(WEFT_REDUCER_DETERMINISTIC) && is_reduction(args->coll);
   }
   std::string awaited(const BucketRun& run) const override {
     if (asked_) return awaited_call(run, hook_stage(run));

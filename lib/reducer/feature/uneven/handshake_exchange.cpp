@@ -39,7 +39,7 @@ class HandshakeExchange final : public StepExchange {
 };
 
 void add_handshake(ReducerState* s) {
-  if (!s->uneven) return;
+  if (!s->has(WEFT_REDUCER_UNEVEN)) return;
   Slot slot = Slot::of_step(Coll::kAllGather, Dtype::kU8, sizeof(HandshakeRecord));
   slot.numbered = false;  // the records contain the step
   slot.exchange = s->exchanges.emplace_back(std::make_unique<HandshakeExchange>(*s)).get();

@@ -64,7 +64,8 @@ Status take_learned(ReducerData& r, StepWord step) {
     const bool open = has_bucket(s, i) && !s.readiness->claimed(i, step.stamp());  // not absent
     if (open && s.readiness->uses(i, step.stamp()) == 0) unused.push_back(i);
   }
-  if (!unused.empty() && !step.local() && !s.mapped && !r.program.start.fixed) return never_ready(r, unused);
+  if (!unused.empty() && !step.local() && !s.has(WEFT_REDUCER_ABSENT) && !r.program.start.fixed)
+    return never_ready(r, unused);
   std::unique_lock lock(s.uses->mutex(), std::defer_lock);
   if (!s.comm->context().engine().wait([&] { return lock.try_lock(); }, s.comm->op_deadline(r.timeout_ms)))
     return note(r, still_copied(s, s.uses->copied(), "the first step (WEFT_REDUCER_STATIC)"));
@@ -86,7 +87,9 @@ Status take_learned(ReducerData& r, StepWord step) {
 
 Status leave_out_unused(ReducerData& r) {
   const ReducerState& s = *r.state;
-  if (!s.uses || !s.uses->learns() || s.uses->learning() || (!s.mapped && !r.program.start.fixed)) return {};
+  if (!s.uses || !s.uses->learns() || s.uses->learning() ||
+      (!s.has(WEFT_REDUCER_ABSENT) && !r.program.start.fixed))
+    return {};
   for (uint64_t i = 0; i < s.manifest.params.size(); i++) {
     if (has_bucket(s, i) && s.uses->needed(i) == 0) WEFT_TRY(declare_absent(r, &i, 1));
   }
