@@ -1,5 +1,8 @@
 #include "reducer/features.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "reducer/bucket/dense.h"
 #include "reducer/feature/absent/absent.h"
 #include "reducer/feature/convert/convert.h"
@@ -25,7 +28,7 @@ constexpr const StepFeature* kFeatures[] = {
     &kUneven,  // its handshake is put before the pre-step
     &kAbsent,  // before other works, because a bucket that is not communicated needs none
     &kDevices, &kRetain,
-    &kConvert,  // after what is retained
+    &kConvert,  // after the features that work on contributions
     &kWeights, &kFusedCast, &kInPlaceSlices, &kNorms, &kSparse,
 };
 
@@ -43,6 +46,12 @@ PlanBucket planner_of(const PlannedBucket& bucket) {
     if (planner == nullptr && feature->planner != nullptr) planner = feature->planner(bucket);
   }
   return planner;
+}
+
+bool works_on_contributions(const ReducerState& state) {
+  return std::any_of(std::begin(kFeatures), std::end(kFeatures), [&](const StepFeature* feature) {
+    return feature->works_on_contributions != nullptr && feature->works_on_contributions(state);
+  });
 }
 
 void add_exchanges(ReducerState* state) {

@@ -12,6 +12,11 @@ struct ReducerState;
 
 // Functions are null if the feature has nothing of the kind.
 struct StepFeature {
+  // Returns true if a work of the feature reads or changes the contributions of buckets before they are
+  // communicated (BucketWorks::prepare). They are then in the bucket as a whole, in host memory, in the
+  // storage dtype, and not multiplied by the rank's weight: features that would leave them elsewhere, or
+  // convert them earlier, read ReducerState::works_on_contributions. The state has its options and its plan.
+  bool (*works_on_contributions)(const ReducerState& state) = nullptr;
   // Returns how the collectives of a bucket are planned; null: as its hook declares.
   PlanBucket (*planner)(const PlannedBucket& bucket) = nullptr;
   // Adds exchanges to a schedule that has the buckets' collectives (reducer/step/step_exchange.h).
@@ -29,6 +34,8 @@ struct StepFeature {
 
 // Returns the planner of the feature that has one for the bucket; null: none has.
 PlanBucket planner_of(const PlannedBucket& bucket);
+// True if a feature works on contributions.
+bool works_on_contributions(const ReducerState& state);
 // Calls the functions of all features, in an order that is the same on all ranks.
 void add_exchanges(ReducerState* state);
 void mark_narrow_copies(ReducerState* state);

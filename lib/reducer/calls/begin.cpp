@@ -66,10 +66,10 @@ Status check_begin(const ReducerState& s, const weft_begin_options& options) {
 }
 
 // True if the step that begins now is fresh (StepStart::fresh). A step whose ranks may be without data, or
-// that may be tried again, is not: its places are cleared and retained in the storage dtype.
+// in which a feature works on contributions, is not: its places are cleared and read in the storage dtype.
 bool begins_fresh(const ReducerState& s) {
   const bool adds = s.options.accumulation == WEFT_ACCUMULATION_REDUCER && s.presence->local_steps() > 0;
-  return !s.has(WEFT_REDUCER_UNEVEN) && !s.has(WEFT_REDUCER_RETAIN) && !adds;
+  return !s.has(WEFT_REDUCER_UNEVEN) && !s.works_on_contributions && !adds;
 }
 
 Status check_destinations(const ReducerState& s, void* const* gradients) {

@@ -120,8 +120,8 @@ uint64_t InPlaceSlices::memory_bytes() const {
 }
 
 void add_slice_copies(ReducerState* s) {
-  // Weights scale the bucket's contents, and retained contributions are a copy of them.
-  if (!s->copy || !s->hook->plain() || s->has(WEFT_REDUCER_RETAIN) || s->has(WEFT_REDUCER_SHARDED) ||
+  // Weights scale the bucket's contents.
+  if (!s->copy || !s->hook->plain() || s->works_on_contributions || s->has(WEFT_REDUCER_SHARDED) ||
       s->has(WEFT_REDUCER_UNEVEN))
     return;
   auto made = std::make_unique<InPlaceSlices>(*s);

@@ -29,8 +29,12 @@ class RetainWork final : public BucketWork {
   uint64_t bytes_ = 0;  // copied
 };
 
+bool retains(const ReducerState& s) {
+  return s.has(WEFT_REDUCER_RETAIN);
+}
+
 void add_retain_work(ReducerState* s) {
-  if (!s->has(WEFT_REDUCER_RETAIN)) return;
+  if (!retains(*s)) return;
   BucketWork* const work = s->works.make<RetainWork>(*s);
   for (uint32_t b = 0; b < s->works.prepare.size(); b++) {
     if (!s->device_bucket(b) && s->buckets->retained(b) != nullptr) s->works.prepare[b].push_back(work);
@@ -39,6 +43,6 @@ void add_retain_work(ReducerState* s) {
 
 }  // namespace
 
-const StepFeature kRetain{.works = add_retain_work};
+const StepFeature kRetain{.works_on_contributions = retains, .works = add_retain_work};
 
 }  // namespace weft

@@ -3,8 +3,8 @@
 // pass over the bucket. Without this feature the pass multiplies everything, with the same result.
 //
 // Copies do not multiply where the copy rounds as well, or the pass is needed anyway. That is so for
-// gradients that are communicated in another dtype, add to what local steps have left, or are retained as
-// they came.
+// gradients that are communicated in another dtype or add to what local steps have left, or if another
+// feature works on contributions as they came (ReducerState::works_on_contributions).
 #pragma once
 
 #include "reducer/features.h"
