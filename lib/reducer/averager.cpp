@@ -19,8 +19,7 @@ Status check(const weft_averager_options& options, const Manifest& manifest,
   for (size_t i = 0; i < manifest.params.size(); i++) {
     const Param& param = manifest.params[i];
     if (!param.reduced() || param.count == 0 || manifest.parameter(i) != nullptr) continue;
-    return Status::error(
-        Code::kArg, cat("parameter ", i, " ('", param.name, "'): its value (weft_param.parameter) is NULL"));
+    return Status::error(Code::kArg, cat(manifest.named(i), ": its value (weft_param.parameter) is NULL"));
   }
   WEFT_TRY(check_timeout("weft_averager_options.timeout_ms", options.timeout_ms));
   if (levels.empty())

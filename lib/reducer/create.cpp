@@ -17,14 +17,13 @@ namespace weft {
 namespace {
 
 // Makes the error of a flag that excludes gradients on devices, and names the first of those.
-Status needs_host(const char* flag, const std::vector<Param>& params) {
-  const auto device =
-      std::find_if(params.begin(), params.end(), [](const Param& param) { return param.on_device(); });
+Status needs_host(const char* flag, const Manifest& manifest) {
+  uint64_t device = 0;
+  while (!manifest.params[device].on_device()) device++;
   return Status::error(
       Code::kUnsupported,
-      cat(flag, " needs all gradients in host memory, but that of parameter ", device - params.begin(), " ('",
-          device->name,
-          "') is on a CUDA device: remove the flag, or put the parameter into another reducer"));
+      cat(flag, " needs all gradients in host memory, but that of ", manifest.named(device),
+          " is on a CUDA device: remove the flag, or put the parameter into another reducer"));
 }
 
 // Fills this rank's proposal and plan, or returns why it cannot.
@@ -64,7 +63,7 @@ Status propose(const weft_reducer_options& options, int size, const Hook* hook, 
     proposal->manifest.reduce_dtype = static_cast<Dtype>(options.reduce_dtype);
   }
   if (proposal->manifest.has_devices() && (options.flags & WEFT_REDUCER_COPY_STRAYS) != 0) {
-    return needs_host("WEFT_REDUCER_COPY_STRAYS", proposal->manifest.params);
+    return needs_host("WEFT_REDUCER_COPY_STRAYS", proposal->manifest);
   }
   if (options.check_interval != 0)
     WEFT_TRY(check_values(proposal->manifest, compared_params(proposal->manifest)));
@@ -73,8 +72,8 @@ Status propose(const weft_reducer_options& options, int size, const Hook* hook, 
       std::find_if(params.begin(), params.end(), [](const Param& param) { return param.sparse(); });
   if ((options.flags & WEFT_REDUCER_SHARDED) != 0 && sparse != params.end()) {
     return Status::error(Code::kUnsupported,
-                         cat("parameter ", sparse - params.begin(), " ('", sparse->name,
-                             "') is sparse (WEFT_PARAM_SPARSE), which WEFT_REDUCER_SHARDED does not support: "
+                         cat(proposal->manifest.named(static_cast<uint64_t>(sparse - params.begin())),
+                             " is sparse (WEFT_PARAM_SPARSE), which WEFT_REDUCER_SHARDED does not support: "
                              "put it into another reducer, without that flag"));
   }
   if (!proposal->manifest.uses.empty()) {

@@ -40,11 +40,11 @@ Status share_out(ReducerState* s) {
   for (const PlannedBucket& bucket : s->plan.buckets) {
     for (const uint32_t param : bucket.params) {
       if (dtype_size(s->manifest.params[param].dtype) == dtype_size(bucket.dtype)) continue;
-      return Status::error(Code::kUnsupported, cat("parameter ", param, " ('", s->manifest.params[param].name,
-                                                   "') is ", name(s->manifest.params[param].dtype),
-                                                   ", but is communicated as ", name(bucket.dtype),
-                                                   ": WEFT_REDUCER_SHARDED needs types of equal size. Set "
-                                                   "weft_reducer_options.reduce_dtype to 0"));
+      return Status::error(Code::kUnsupported,
+                           cat(s->manifest.named(param), " is ", name(s->manifest.params[param].dtype),
+                               ", but is communicated as ", name(bucket.dtype),
+                               ": WEFT_REDUCER_SHARDED needs types of equal size. Set "
+                               "weft_reducer_options.reduce_dtype to 0"));
     }
   }
   s->ownership =

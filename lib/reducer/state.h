@@ -158,9 +158,7 @@ inline std::byte* view_of(const ReducerState& s, uint64_t param) {
 
 // Fails the communicator, because a gradient could not be taken and the other ranks count on it.
 inline void fail_arrival(const ReducerState& s, uint64_t param, const Status& status) {
-  s.comm->fail(status
-                   .with_prefix(cat("rank ", s.comm->rank(), ", parameter ", param, " ('",
-                                    s.manifest.params[param].name, "'): "))
+  s.comm->fail(status.with_prefix(cat("rank ", s.comm->rank(), ", ", s.manifest.named(param), ": "))
                    .with_ranks({s.comm->rank()}));
 }
 

@@ -6,10 +6,6 @@
 namespace weft {
 namespace {
 
-std::string named(const ReducerState& s, uint64_t param) {
-  return cat("parameter ", param, " ('", s.manifest.params[param].name, "'): ");
-}
-
 bool is_aligned(const void* gradient, const Buckets::Place& place) {
   return reinterpret_cast<uintptr_t>(gradient) % place.gradient_bytes == 0;
 }
@@ -28,10 +24,10 @@ class CopiedCheck final : public GradientCheck {
     const bool there = given->data != nullptr || place.count == 0;
     if (there && is_aligned(given->data, place) && on_host(stream)) [[likely]]
       return {};
-    if (!on_host(stream)) return no_streams().with_prefix(named(s, param));
-    if (there) return not_aligned(given->data, place).with_prefix(named(s, param));
+    if (!on_host(stream)) return no_streams().with_prefix(cat(s.manifest.named(param), ": "));
+    if (there) return not_aligned(given->data, place).with_prefix(cat(s.manifest.named(param), ": "));
     return Status::error(Code::kArg, "the gradient is NULL: pass its address, or set weft_param.gradient")
-        .with_prefix(named(s, param));
+        .with_prefix(cat(s.manifest.named(param), ": "));
   }
 };
 
@@ -45,9 +41,9 @@ class ViewCheck final : public GradientCheck {
     const void* const gradient = given->data;
     if ((gradient == nullptr || gradient == place.memory) && on_host(stream)) [[likely]]
       return {};
-    if (!on_host(stream)) return no_streams().with_prefix(named(s, param));
+    if (!on_host(stream)) return no_streams().with_prefix(cat(s.manifest.named(param), ": "));
     const Status stray = check_stray(s, gradient, place);
-    return stray.ok() ? stray : stray.with_prefix(named(s, param));
+    return stray.ok() ? stray : stray.with_prefix(cat(s.manifest.named(param), ": "));
   }
 
  private:
@@ -82,8 +78,8 @@ class NoGradientCheck final : public GradientCheck {
 }  // namespace
 
 Status no_dense_gradient(const ReducerState& s, uint64_t param) {
-  return Status::error(Code::kArg, cat("parameter ", param, " ('", s.manifest.params[param].name,
-                                       "'): its gradient is sparse: use weft_reducer_ready_sparse and "
+  return Status::error(Code::kArg, cat(s.manifest.named(param),
+                                       ": its gradient is sparse: use weft_reducer_ready_sparse and "
                                        "weft_reducer_sparse_result"));
 }
 

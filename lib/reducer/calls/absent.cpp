@@ -11,7 +11,7 @@ namespace {
 
 Status absent_refused(const ReducerData& r, uint64_t param, StepWord step) {
   WEFT_TRY(check_param(r.state->manifest, param));
-  const std::string name = cat("parameter ", param, " ('", r.state->manifest.params[param].name, "')");
+  const std::string name = r.state->manifest.named(param);
   if (is_capturing(*r.state))
     return Status::error(Code::kUnsupported,
                          cat(name,
@@ -92,8 +92,8 @@ Status check_sum(const ReducerData& r, uint64_t param) {
     return {};
   return Status::error(
       Code::kState,
-      cat("parameter ", param, " ('", s.manifest.params[param].name,
-          "') was ready in a local step, and would lose its gradient by being absent from the synchronised "
+      cat(s.manifest.named(param),
+          " was ready in a local step, and would lose its gradient by being absent from the synchronised "
           "step: hand its sum over with ",
           place.sparse ? "weft_reducer_ready_sparse"
                        : "weft_reducer_ready, or set weft_param.gradient to where it lies",

@@ -145,8 +145,8 @@ Status never_ready(ReducerData& r, const std::vector<uint32_t>& missing) {
 Status still_copied(const ReducerState& s, uint64_t param, const char* step) {
   const int rank = s.comm->rank();
   return Status::error(Code::kTimeout,
-                       cat("rank ", rank, ": parameter ", param, " ('", s.manifest.params[param].name,
-                           "') is still being copied by a call of weft_reducer_ready in ", step,
+                       cat("rank ", rank, ": ", s.manifest.named(param),
+                           " is still being copied by a call of weft_reducer_ready in ", step,
                            ". The step is still open: finish it when that has returned"),
                        Evidence::kDeadline)
       .with_ranks({rank});

@@ -39,10 +39,9 @@ Status wait_for_param(ReducerData& r, uint64_t param, int64_t timeout_ms) {
   WEFT_TRY(note(r, check_param(s.manifest, param)));
   if (gathering) return wait_value(r, at, param, timeout_ms);
   if (stamp == 0) {
-    return note(r,
-                Status::error(Code::kState, cat("parameter ", param, " ('", s.manifest.params[param].name,
-                                                "') has no result: no synchronised step has begun since the "
-                                                "reducer was created or rebound")));
+    return note(r, Status::error(Code::kState, cat(s.manifest.named(param),
+                                                   " has no result: no synchronised step has begun since the "
+                                                   "reducer was created or rebound")));
   }
   const uint32_t bucket = s.buckets->place(param).bucket;
   const auto over = [&] { return step->done(bucket, stamp) || step->finished(stamp); };
@@ -51,13 +50,13 @@ Status wait_for_param(ReducerData& r, uint64_t param, int64_t timeout_ms) {
   if (!context.engine().wait(over,
                              Deadline::after(context.clock(), timeout_ms, WEFT_DEFAULT_OP_TIMEOUT_MS))) {
     return Status::error(Code::kNotDone,
-                         cat("parameter ", param, " ('", s.manifest.params[param].name,
-                             "') has no result yet: wait longer, or test again later (WEFT_ERR_NOT_DONE)"));
+                         cat(s.manifest.named(param),
+                             " has no result yet: wait longer, or test again later (WEFT_ERR_NOT_DONE)"));
   }
   if (step->done(bucket, stamp)) return {};
   if (s.comm->failed()) return note(r, s.comm->failure());
-  return note(r, Status::error(Code::kState, cat("parameter ", param, " ('", s.manifest.params[param].name,
-                                                 "') has no result: the last synchronised step ended without "
+  return note(r, Status::error(Code::kState, cat(s.manifest.named(param),
+                                                 " has no result: the last synchronised step ended without "
                                                  "reducing its bucket")));
 }
 
@@ -65,7 +64,7 @@ Status read_result(ReducerData& r, uint64_t param, void* gradient) {
   WEFT_TRY(settle_finish(r));
   ReducerState& s = *r.state;
   WEFT_TRY(note(r, check_param(s.manifest, param)));
-  const std::string name = cat("parameter ", param, " ('", s.manifest.params[param].name, "'): ");
+  const std::string name = cat(s.manifest.named(param), ": ");
   const Buckets::Place& place = s.buckets->place(param);
   if (place.sparse)
     return note(
@@ -100,8 +99,7 @@ Status read_result(ReducerData& r, uint64_t param, void* gradient) {
 Status check_result(const ReducerData& r, uint64_t param) {
   const ReducerState& s = *r.state;
   const auto refuse = [&](const char* why) {
-    return Status::error(Code::kState,
-                         cat("parameter ", param, " ('", s.manifest.params[param].name, "'): ", why));
+    return Status::error(Code::kState, cat(s.manifest.named(param), ": ", why));
   };
   if (!r.program.reduced)
     return refuse("there is no result: the last step was not reduced, or the next one has begun");

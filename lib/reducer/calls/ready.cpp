@@ -129,7 +129,7 @@ void count_gradient(ReducerData& r, uint64_t param) {
 
 Status ready_refused(const ReducerState& s, uint64_t param, StepWord step) {
   WEFT_TRY(check_param(s.manifest, param));
-  const std::string name = cat("parameter ", param, " ('", s.manifest.params[param].name, "')");
+  const std::string name = s.manifest.named(param);
   if (!step.open()) {
     return Status::error(Code::kState,
                          cat(name, " became ready outside a step: call weft_reducer_begin first"));

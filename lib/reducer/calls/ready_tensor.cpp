@@ -82,8 +82,8 @@ Status ready_restrided(ReducerData& r, uint64_t param, const weft_tensor& gradie
   WEFT_TRY(make_ready(r, param, gradient.data, &layout, nullptr));
   if (r.statistics.count_copied() == 0) {
     r.state->comm->context().log().warn(
-        cat("rank ", r.state->comm->rank(), ": the gradient of parameter ", param, " ('", wanted.name,
-            "') is ", tensor_text(gradient), ", but the parameter is ", wanted.text(),
+        cat("rank ", r.state->comm->rank(), ": the gradient of ", r.state->manifest.named(param), " is ",
+            tensor_text(gradient), ", but the parameter is ", wanted.text(),
             ". It is copied element by element, which is slow. weft_reducer_stats.copied_gradients counts "
             "such gradients. WEFT_REDUCER_STRICT_STRIDES makes this an error"));
   }
@@ -93,7 +93,7 @@ Status ready_restrided(ReducerData& r, uint64_t param, const weft_tensor& gradie
 // Makes the error for a tensor that does not match the parameter, with both descriptions.
 Status another_tensor(const ReducerState& s, uint64_t param, const weft_tensor& gradient, bool viewed) {
   Param wanted = s.manifest.params[param];
-  const std::string name = cat("parameter ", param, " ('", wanted.name, "'): ");
+  const std::string name = cat(s.manifest.named(param), ": ");
   if (gradient.ndim < 0 || gradient.ndim > kMaxParamDims) {
     return Status::error(
         Code::kArg, cat(name, "weft_tensor.ndim is ", gradient.ndim, ": allowed are 0 to ", kMaxParamDims));

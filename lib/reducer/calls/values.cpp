@@ -105,8 +105,8 @@ std::string value_difference(const Manifest& manifest, int rank, ByteView mine, 
     const bool has = (here >> bit & 1) != 0;
     const size_t i = std::min(word * 64 + bit, manifest.params.size() - 1);
     return cat(
-        "parameter ", i, " ('", manifest.params[i].name, "') has a value on rank ", has ? rank : other_rank,
-        " and none on rank ", has ? other_rank : rank,
+        manifest.named(i), " has a value on rank ", has ? rank : other_rank, " and none on rank ",
+        has ? other_rank : rank,
         ", so rank 0's values cannot be copied to all: set weft_param.parameter on every rank, or create "
         "the reducer with WEFT_REDUCER_KEEP_VALUES");
   }
@@ -355,12 +355,11 @@ Status name_difference(const ReducerState& s, const std::vector<uint32_t>& param
     if (!is_stale(r) && std::find(wrong.begin(), wrong.end(), r) == wrong.end()) right.push_back(r);
   }
   const Status mismatch =
-      Status::error(
-          Code::kMismatch,
-          cat("parameter ", param, " ('", s.manifest.params[param].name,
-              "') is the first that differs: ranks [", list_text(wrong), "] do not hold the value of ranks [",
-              list_text(right), "]. Broadcast the values, or load the same checkpoint on all ranks"),
-          Evidence::kDescriptor)
+      Status::error(Code::kMismatch,
+                    cat(s.manifest.named(param), " is the first that differs: ranks [", list_text(wrong),
+                        "] do not hold the value of ranks [", list_text(right),
+                        "]. Broadcast the values, or load the same checkpoint on all ranks"),
+                    Evidence::kDescriptor)
           .with_ranks(wrong);
   s.comm->agreed_error(mismatch);
   return mismatch;

@@ -196,9 +196,8 @@ Status check_gradients(const Manifest& manifest) {
     if (runs[r].begin >= runs[r - 1].end) continue;
     const uint32_t first = std::min(runs[r].param, runs[r - 1].param);
     const uint32_t second = std::max(runs[r].param, runs[r - 1].param);
-    return wrong(
-        second, manifest.params[second].name,
-        cat("its gradient overlaps that of parameter ", first, " ('", manifest.params[first].name, "')"));
+    return wrong(second, manifest.params[second].name,
+                 cat("its gradient overlaps that of ", manifest.named(first)));
   }
   return {};
 }
@@ -477,6 +476,10 @@ Status Manifest::read(ByteView bytes, Manifest* manifest) {
                        "ranks"));
 }
 
+std::string Manifest::named(uint64_t param) const {
+  return cat("parameter ", param, " ('", params[param].name, "')");
+}
+
 std::string Manifest::names(const std::vector<uint32_t>& indices, size_t most) const {
   std::vector<std::string> quoted;
   for (size_t i = 0; i < std::min(indices.size(), most); i++) {
@@ -520,8 +523,7 @@ Status check_param(const Manifest& manifest, uint64_t param) {
                                          " parameters, numbered from 0"));
   }
   if (params[param].reduced()) return {};
-  return Status::error(Code::kArg,
-                       cat("parameter ", param, " ('", params[param].name, "') is ", params[param].kind()));
+  return Status::error(Code::kArg, cat(manifest.named(param), " is ", params[param].kind()));
 }
 
 }  // namespace weft

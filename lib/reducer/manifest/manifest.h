@@ -77,6 +77,7 @@ struct Manifest {
   void write(ByteWriter* writer) const;
   // Reads bytes from another rank: sizes are bounded, and contents checked as make_manifest does. kMismatch.
   static Status read(ByteView bytes, Manifest* manifest);
+  std::string named(uint64_t param) const;  // "parameter 3 ('a')", for errors
   // Returns "'a', 'b', 'c' and 5 more".
   std::string names(const std::vector<uint32_t>& indices, size_t most = 16) const;
 };

@@ -101,7 +101,7 @@ Status check_buckets(const Manifest& manifest, const std::vector<std::vector<uin
       }
       const Param& p = manifest.params[param];
       const Param& first = manifest.params[buckets[b].front()];
-      const std::string text = cat("plan: parameter ", param, " ('", p.name, "')");
+      const std::string text = cat("plan: ", manifest.named(param));
       if (!p.reduced()) {
         return Status::error(
             Code::kArg, cat(text, " is in bucket ", b, ", but must be in no bucket, as it is ", p.kind()));
@@ -129,8 +129,8 @@ Status check_buckets(const Manifest& manifest, const std::vector<std::vector<uin
   size_t missing = 0;
   while (seen[missing] || !manifest.params[missing].reduced()) missing++;
   return Status::error(Code::kArg,
-                       cat("plan: parameter ", missing, " ('", manifest.params[missing].name,
-                           "') is in no bucket; every parameter with a gradient must be in one bucket"));
+                       cat("plan: ", manifest.named(missing),
+                           " is in no bucket; every parameter with a gradient must be in one bucket"));
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ std::vector<uint32_t> params_with(const Manifest& manifest, uint64_t flags, bool
 }
 
 Status without_value(const Manifest& manifest, uint64_t param) {
-  const std::string name = cat("parameter ", param, " ('", manifest.params[param].name, "')");
+  const std::string name = manifest.named(param);
   if (!manifest.params[param].on_device())
     return Status::error(Code::kArg, name + " has no value: weft_param.parameter is NULL");
   return Status::error(

@@ -42,11 +42,7 @@ class DeviceCheck final : public GradientCheck {
   Status check(ReducerState& s, uint64_t param, const weft_stream* stream, StepWord step,
                Given* given) override {
     const Status comes = come_from_device(s, param, &given->data, stream, step);
-    return comes.ok() ? comes : named(comes, s, param);
-  }
-
-  static Status named(const Status& status, const ReducerState& s, uint64_t param) {
-    return status.with_prefix(cat("parameter ", param, " ('", s.manifest.params[param].name, "'): "));
+    return comes.ok() ? comes : comes.with_prefix(cat(s.manifest.named(param), ": "));
   }
 };
 
@@ -60,7 +56,7 @@ class HostCheck final : public GradientCheck {
     WEFT_TRY(check_.check(s, param, stream, step, given));
     if (!s.beside_devices.load(std::memory_order_relaxed) || given->data == nullptr) return {};
     const Status found = check_gradient_memory(s, param, given->data);
-    return found.ok() ? found : DeviceCheck::named(found, s, param);
+    return found.ok() ? found : found.with_prefix(cat(s.manifest.named(param), ": "));
   }
 
  private:
@@ -87,17 +83,17 @@ void add_device_copies(ReducerState* s) {
   CopyIn* const note = s->copy_ins.make<DeviceNote>();
   CopyIn* const sum = s->copy_ins.make<DeviceSum>();
   for (uint64_t i = 0; i < s->manifest.params.size(); i++) {
-    if (!s->buckets->place(i).on_device) continue;
+    const bool counted = has_bucket(*s, i) && s->devices->has(s->plan.bucket_of[i]);
+    const bool on_device = s->buckets->place(i).on_device;
+    if (!counted && !on_device) continue;
     s->copy_ins.change(i, [&](GradientWay& way) {
+      if (counted) way.count = arrive_on_device;
+      if (!on_device) return;
       way.set_check(check);
       way.copied = s->copy;
       way.copies.fill(note);
       way.set(StepKind::kLocal, sum);
     });
-  }
-  for (uint64_t i = 0; i < s->manifest.params.size(); i++) {
-    if (has_bucket(*s, i) && s->devices->has(s->plan.bucket_of[i]))
-      s->copy_ins.change(i, [](GradientWay& way) { way.count = arrive_on_device; });
   }
 }
 

@@ -38,9 +38,9 @@ Status find_devices(Context& context, const Manifest& manifest, DeviceReach* rea
   const int count = context.accelerator()->device_count();
   for (size_t i = 0; i < manifest.params.size(); i++) {
     if (!manifest.params[i].on_device() || manifest.device(i) < count) continue;
-    return Status::error(Code::kArg, cat("parameter ", i, " ('", manifest.params[i].name,
-                                         "'): its device is ", manifest.device(i), "; there are ", count,
-                                         " CUDA devices, numbered from 0 (weft_param.device)"));
+    return Status::error(Code::kArg,
+                         cat(manifest.named(i), ": its device is ", manifest.device(i), "; there are ", count,
+                             " CUDA devices, numbered from 0 (weft_param.device)"));
   }
   *reach = {context.options().accelerator, manifest.devices.front()};
   return {};
@@ -143,11 +143,10 @@ Status DeviceGradients::make_buckets(const Manifest& manifest, const Plan& plan)
     for (const uint32_t param : planned.params) {
       const Layout layout(manifest.params[param]);
       if (layout.runs() > kMostRuns) {
-        return Status::error(
-            Code::kUnsupported,
-            cat("parameter ", param, " ('", manifest.params[param].name, "'): its gradient has ",
-                layout.runs(), " runs of elements with gaps between them; on a CUDA device at most ",
-                kMostRuns, " are allowed: make it contiguous"));
+        return Status::error(Code::kUnsupported,
+                             cat(manifest.named(param), ": its gradient has ", layout.runs(),
+                                 " runs of elements with gaps between them; on a CUDA device at most ",
+                                 kMostRuns, " are allowed: make it contiguous"));
       }
       room += pieces_of(layout);
     }

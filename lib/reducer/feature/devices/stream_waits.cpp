@@ -40,8 +40,8 @@ Status check_stream_wait(const ReducerState& s, uint64_t param, uint32_t stamp) 
   if (missing.empty()) return {};  // another thread's ready call is about to return
   return Status::error(
       Code::kState,
-      cat("a stream cannot wait for parameter ", param, " ('", s.manifest.params[param].name,
-          "') yet: the gradients of ", s.manifest.names(missing, 8),
+      cat("a stream cannot wait for ", s.manifest.named(param), " yet: the gradients of ",
+          s.manifest.names(missing, 8),
           " are not ready in this step, and may be computed on this stream after the wait. Make "
           "all parameters of the step ready first"));
 }

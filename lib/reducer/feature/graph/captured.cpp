@@ -38,7 +38,7 @@ Status ready_captured(ReducerState& s, uint64_t param, void* gradient, const wef
   if (status.ok()) status = find_gradient(s, param, &gradient);
   if (status.ok()) status = s.devices->accelerator().check_captured(stream->device, stream->handle);
   if (status.ok()) status = s.captures->ready(param, static_cast<std::byte*>(gradient), stream->handle);
-  return status.with_prefix(cat("parameter ", param, " ('", s.manifest.params[param].name, "'): "));
+  return status.with_prefix(cat(s.manifest.named(param), ": "));
 }
 
 Status finish_captured(ReducerData& r, const weft_finish_options& options, const Status& given) {

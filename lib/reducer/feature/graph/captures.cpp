@@ -69,7 +69,7 @@ Status Captures::prepare() {
                             : param.device != 0 ? "is on another CUDA device than that of the first parameter"
                                                 : nullptr;
     if (why != nullptr)
-      return unsupported(cat("the gradient of parameter ", i, " ('", param.name, "') ", why,
+      return unsupported(cat("the gradient of ", manifest.named(i), " ", why,
                              "; all gradients must be dense and on one CUDA device"));
     any = true;
   }

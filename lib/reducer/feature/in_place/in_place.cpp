@@ -12,10 +12,6 @@
 namespace weft {
 namespace {
 
-std::string parameter(const Manifest& manifest, uint32_t param) {
-  return cat("parameter ", param, " ('", manifest.params[param].name, "')");
-}
-
 // Returns the position in the bucket of the first gradient, from `first` on, that does not follow those
 // before it. Parameters without elements have no place.
 size_t end_of_run(const Manifest& manifest, const PlannedBucket& bucket, size_t first) {
@@ -63,7 +59,7 @@ Status check_in_place(const Manifest& manifest) {
     const Param& param = manifest.params[i];
     if (!param.reduced()) continue;
     const auto wrong = [&](Code code, const std::string& what) {
-      return Status::error(code, cat(parameter(manifest, i), ": ", what, " with WEFT_GRADIENT_IN_PLACE"));
+      return Status::error(code, cat(manifest.named(i), ": ", what, " with WEFT_GRADIENT_IN_PLACE"));
     };
     if (param.sparse()) return wrong(Code::kUnsupported, "its gradient is sparse, and must be dense");
     if (param.on_device())
@@ -102,10 +98,10 @@ Status check_adjacent(const Manifest& manifest, const Plan& plan) {
     const PlannedBucket& bucket = plan.buckets[b];
     const size_t end = end_of_run(manifest, bucket, 0);
     if (end == bucket.params.size()) continue;
-    return Status::error(
-        Code::kArg, cat("plan: bucket ", b, ": the gradient of ", parameter(manifest, bucket.params[end]),
-                        " does not lie directly behind that of the parameter before it, as "
-                        "WEFT_GRADIENT_IN_PLACE needs"));
+    return Status::error(Code::kArg,
+                         cat("plan: bucket ", b, ": the gradient of ", manifest.named(bucket.params[end]),
+                             " does not lie directly behind that of the parameter before it, as "
+                             "WEFT_GRADIENT_IN_PLACE needs"));
   }
   return {};
 }

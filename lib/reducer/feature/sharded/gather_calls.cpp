@@ -123,8 +123,8 @@ Status wait_value(ReducerData& r, const Parts& at, uint64_t param, int64_t timeo
                              Deadline::after(context.clock(), timeout_ms, WEFT_DEFAULT_OP_TIMEOUT_MS))) {
     return Status::error(
         Code::kNotDone,
-        cat("parameter ", param, " ('", s.manifest.params[param].name,
-            "') has not been gathered yet: call weft_reducer_wait_param again, or with a longer timeout_ms"));
+        cat(s.manifest.named(param),
+            " has not been gathered yet: call weft_reducer_wait_param again, or with a longer timeout_ms"));
   }
   return gather->done(bucket) ? Status() : note(r, gather->result());
 }

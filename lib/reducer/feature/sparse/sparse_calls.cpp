@@ -36,8 +36,7 @@ Status make_sparse_ready(ReducerData& r, uint64_t param, const weft_sparse& entr
   }
   const auto named = [&](const Status& status) {
     if (status.ok()) return status;  // avoids building a text
-    return note(r,
-                status.with_prefix(cat("parameter ", param, " ('", s.manifest.params[param].name, "'): ")));
+    return note(r, status.with_prefix(cat(s.manifest.named(param), ": ")));
   };
   SparseGradient* const gradient = s.sparse ? s.sparse->of(param) : nullptr;
   if (gradient == nullptr) {
@@ -75,8 +74,8 @@ Status read_sparse_result(ReducerData& r, uint64_t param, weft_sparse* result) {
   WEFT_TRY(note(r, check_param(s.manifest, param)));
   const SparseGradient* const gradient = s.sparse ? s.sparse->of(param) : nullptr;
   if (gradient == nullptr) {
-    return note(r, Status::error(Code::kArg, cat("parameter ", param, " ('", s.manifest.params[param].name,
-                                                 "'): its gradient is not sparse: use weft_reducer_result")));
+    return note(r, Status::error(Code::kArg, cat(s.manifest.named(param),
+                                                 ": its gradient is not sparse: use weft_reducer_result")));
   }
   WEFT_TRY(note(r, check_result(r, param)));
   gradient->result(result);

@@ -29,7 +29,7 @@ class SparseCheck final : public GradientCheck {
   Status check(ReducerState& s, uint64_t param, const weft_stream* stream, StepWord /*step*/,
                Given* /*given*/) override {
     if (on_host(stream)) return no_dense_gradient(s, param);
-    return no_streams().with_prefix(cat("parameter ", param, " ('", s.manifest.params[param].name, "'): "));
+    return no_streams().with_prefix(cat(s.manifest.named(param), ": "));
   }
 };
 

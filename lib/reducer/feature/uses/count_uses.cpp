@@ -29,7 +29,7 @@ void keep_use(ReducerState& s, uint64_t param, const Given& gradient) {
 }  // namespace
 
 Status too_often(const ReducerState& s, uint64_t param, StepWord step) {
-  const std::string name = cat("parameter ", param, " ('", s.manifest.params[param].name, "')");
+  const std::string name = s.manifest.named(param);
   const std::string uses = uses_text(s, param, step, 1);
   return Status::error(Code::kState,
                        cat(name, " became ready too often: ",
