@@ -11,10 +11,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string slot_text(const Slot& slot) {
+std::string slot_text(const ReducerState& s, const Slot& slot) {
   if (slot.kind == Slot::Kind::kStep) return cat(slot.exchange->name(), ": ", name(slot.args.coll));
-  const char* const what = slot.kind == Slot::Kind::kCounts   ? " (counts)"
-                           : slot.kind == Slot::Kind::kStaged ? " (sparse)"
+  const std::string what = slot.kind == Slot::Kind::kCounts   ? " (counts)"
+                           : slot.kind == Slot::Kind::kStaged ? cat(" (", s.stages[slot.bucket]->name(), ")")
                                                               : "";
   return cat("bucket ", slot.bucket, what, ": ", name(slot.args.coll));
 }
@@ -39,13 +39,14 @@ Json works_json(const std::vector<BucketWork*>& works) {
 
 Json program_json(const ReducerState& s) {
   Json collectives = Json::array(), buckets = Json::array();
-  for (const Slot& slot : s.schedule.slots) collectives.push_back(slot_text(slot));
+  for (const Slot& slot : s.schedule.slots) collectives.push_back(slot_text(s, slot));
   for (uint32_t b = 0; b < bucket_count(s); b++) {
     const PlannedBucket& bucket = s.plan.buckets[b];
     buckets.push_back({{"copy_local", copies_json(s, bucket, StepKind::kLocal)},
                        {"copy", copies_json(s, bucket, StepKind::kSynchronised)},
                        {"copy_fresh", copies_json(s, bucket, StepKind::kFresh)},
                        {"prepare", works_json(s.works.prepare[b])},
+                       {"stages", s.stages[b]->name()},
                        {"review", works_json(s.works.review[b])},
                        {"return", works_json(s.works.give_back[b])}});
   }

@@ -23,6 +23,7 @@ class BucketStages {
   BucketStages(const BucketStages&) = delete;
   BucketStages& operator=(const BucketStages&) = delete;
 
+  virtual const char* name() const = 0;  // for the report
   // Begins the bucket's next stage, number run.stages. joins: the rank has no data in this step. Returns what
   // piece returns.
   virtual Progress begin(StepContext& step, BucketRun& run, bool joins) = 0;

@@ -16,6 +16,7 @@ class HookStages : public BucketStages {
  public:
   explicit HookStages(ReducerState& state) : s_(state) {}
 
+  const char* name() const override { return "hook"; }
   Progress begin(StepContext& step, BucketRun& run, bool joins) override;
   Progress piece(StepContext& step, BucketRun& run) override;
   std::string awaited(const BucketRun& run) const override { return awaited_call(run, run.stages); }

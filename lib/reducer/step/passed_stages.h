@@ -15,6 +15,7 @@ class PassedStages final : public BucketStages {
   // shown: a trace shows the stages, without duration.
   PassedStages(const ReducerState& state, bool shown) : s_(state), shown_(shown) {}
 
+  const char* name() const override { return "none"; }
   Progress begin(StepContext& step, BucketRun& run, bool /*joins*/) override {
     if (const Status status = s_.comm->reach(FailPlace::kStage, run.bucket, run.stages); !status.ok()) {
       fail_stage(s_, step, run, run.stages, status);

@@ -275,6 +275,28 @@ TEST_CASE("the report names what a step does, and nothing of features that are n
   }));
 }
 
+TEST_CASE("the report names what runs between the collectives of a bucket") {
+  class Idle final : public Hook {
+   public:
+    std::string name() const override { return "idle"; }
+    Status plan(const weft_bucket&, weft_hook_plan*) override { return {}; }
+    Status stage(const weft_bucket&, weft_stage*) override { return {}; }
+  };
+  const Model model({{"dense", {2}}, {.name = "sparse", .shape = {3, 2}, .sparse_ndim = 1}});
+  check(run_threads(2, [&](Rank& self) {
+    std::unique_ptr<Reducer> plain, hooked;
+    self.expect(make_reducer(self.comm, model, allreduce_hook(), &plain), "create");
+    self.expect(make_reducer(self.comm, model, std::make_shared<Idle>(), &hooked), "create");
+    if (!plain || !hooked) return;
+    Json program = Json::parse(plain->report())["program"];
+    self.expect(program["collectives"][0] == "bucket 0 (sum of entries): all_gather", program.dump());
+    self.expect(program["buckets"][0]["stages"] == "sum of entries", program.dump());
+    self.expect(program["buckets"][1]["stages"] == "none", program.dump());
+    program = Json::parse(hooked->report())["program"];
+    self.expect(program["buckets"][1]["stages"] == "hook", program.dump());
+  }));
+}
+
 TEST_CASE("the report lists every byte, of which all but 2 % are gradients") {
   const Model model = layers();
   for (const int32_t mode : {WEFT_GRADIENT_COPY, WEFT_GRADIENT_VIEW}) {

@@ -18,6 +18,7 @@ class SparseStages final : public HookStages {
         hooked_(state.schedule.buckets[bucket]),
         gradient_(*state.sparse->of(param_)) {}
 
+  const char* name() const override { return "sum of entries"; }
   Progress begin(StepContext& step, BucketRun& run, bool joins) override;
   Progress piece(StepContext& step, BucketRun& run) override;
   Status before_call(uint32_t stage) override {
