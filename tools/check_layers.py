@@ -28,11 +28,8 @@ LAYERS = {
     "lib/trace": ABOVE_COMM + ["trace/"],
     "lib/reducer": ABOVE_COMM + ["rendezvous/", "kernels/", "coll/", "trace/", "reducer/"],
 }
-# The rooms of lib/reducer that name no feature, and the includes that are still left there.
+# The rooms of lib/reducer that name no feature.
 CORE_OF_REDUCER = ["bucket", "manifest", "plan", "recover", "step", "values"]
-KNOWN = {
-    "lib/reducer/bucket/buckets.cpp": ["reducer/feature/in_place/in_place.h"],
-}
 LIB_FOLDERS = [folder.split("/")[1] + "/" for folder in LAYERS]
 LAYERS["lib/capi"] = LIB_FOLDERS + ["capi/", "bootstrap.h", "registry.h"]
 HOOK_SEES = ["base/", "hook/hook.h", "device/device.h", "hook/select_scratch.h", "common/"]  # hooks/common
@@ -107,7 +104,7 @@ def allowed_prefixes(path):
 def names_a_feature(path, included):
     """Returns true for a file of the reducer's core that includes a feature's header."""
     room = path.split("/")[2] if path.startswith("lib/reducer/") else ""
-    return room in CORE_OF_REDUCER and included.startswith("reducer/feature/") and included not in KNOWN.get(path, [])
+    return room in CORE_OF_REDUCER and included.startswith("reducer/feature/")
 
 
 def may_include(path, included, root):

@@ -8,7 +8,7 @@
 #include "comm/context.h"
 #include "reducer/agreement.h"
 #include "reducer/calls/values.h"
-#include "reducer/feature/in_place/in_place.h"
+#include "reducer/bucket/in_place.h"
 #include "reducer/options.h"
 #include "reducer/program.h"
 #include "reducer/proposal.h"

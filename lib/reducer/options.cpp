@@ -7,7 +7,7 @@
 
 #include "base/arguments.h"
 #include "base/text.h"
-#include "reducer/feature/in_place/in_place.h"
+#include "reducer/bucket/in_place.h"
 #include "reducer/plan/plan.h"
 
 namespace weft {

@@ -4,7 +4,7 @@
 
 #include "base/round_up.h"
 #include "base/text.h"
-#include "reducer/feature/in_place/in_place.h"
+#include "reducer/bucket/in_place.h"
 
 namespace weft {
 namespace {

@@ -10,7 +10,7 @@
 #include "comm/context.h"
 #include "reducer/agreement.h"
 #include "reducer/calls/finish.h"
-#include "reducer/feature/pre_step/pre_step.h"
+#include "reducer/feature/pre_step/pre_step_values.h"
 #include "reducer/gather_records.h"
 #include "reducer/values/chunks.h"
 #include "reducer/values/digests.h"

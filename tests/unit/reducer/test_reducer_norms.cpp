@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "reducer/feature/norms/norms.h"
+#include "reducer/feature/norms/step_norms.h"
 #include "reducer_rig.h"
 #include "shm/backend.h"
 

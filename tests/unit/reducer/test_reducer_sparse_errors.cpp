@@ -1,5 +1,5 @@
 // Misuse of sparse gradients by the program, and invalid data from other ranks.
-#include "reducer/feature/sparse/sparse.h"
+#include "reducer/feature/sparse/sparse_gradient.h"
 #include "sparse_rig.h"
 
 namespace weft::hook_noop {

@@ -4,7 +4,7 @@
 #include <latch>
 
 #include "hook/hook_table.h"
-#include "reducer/feature/sparse/sparse.h"
+#include "reducer/feature/sparse/sparse_gradient.h"
 #include "registry.h"
 #include "sparse_rig.h"
 

@@ -9,8 +9,4 @@ namespace weft {
 
 extern const StepFeature kAbsent;
 
-// Parts of the feature.
-void add_absent_map(ReducerState* state);
-void add_absent_work(ReducerState* state);
-
 }  // namespace weft

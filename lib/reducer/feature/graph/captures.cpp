@@ -9,7 +9,7 @@
 #include "base/thread.h"
 #include "comm/context.h"
 #include "reducer/agreement.h"
-#include "reducer/feature/norms/norms.h"
+#include "reducer/feature/norms/step_norms.h"
 #include "reducer/state.h"
 #include "reducer/step/step_handshake.h"
 

@@ -1,4 +1,4 @@
-#include "reducer/feature/norms/norms_feature.h"
+#include "reducer/feature/norms/norms.h"
 
 #include <algorithm>
 #include <memory>

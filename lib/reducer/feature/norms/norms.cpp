@@ -1,80 +1,72 @@
 #include "reducer/feature/norms/norms.h"
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
+#include <memory>
+#include <vector>
 
-#include "base/text.h"
+#include "reducer/state.h"
+#include "reducer/step/step_exchange.h"
 
 namespace weft {
 namespace {
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+class SumOfNorms final : public StepExchange {
+ public:
+  explicit SumOfNorms(const ReducerState& state)
+      : norms_(*state.norms), buckets_(static_cast<uint32_t>(state.plan.buckets.size())) {}
 
-Status differs(size_t rank, const std::string& mine, size_t other_rank, const std::string& theirs) {
-  return Status::error(Code::kMismatch, cat("rank ", rank, " ", mine, ", rank ", other_rank, " ", theirs))
-      .with_ranks({static_cast<int>(other_rank)});
-}
+  const char* name() const override { return "norms"; }
+  bool ready(const StepContext& step) const override { return step.reviewed == buckets_; }
+  void fill(StepContext& /*step*/, CollectiveArgs* args) override {
+    args->src = args->dst = reinterpret_cast<std::byte*>(norms_.sums().data());
+  }
+  const char* awaited() const override { return "the norms of the ranks' slices are being added up"; }
+  uint64_t memory_bytes() const override { return sizeof *this; }
 
-std::string skip_text(const FinishRecord& record) {
-  return record.has(FinishRecord::kSkipNonfinite) ? "with WEFT_FINISH_SKIP_NONFINITE"
-                                                  : "without WEFT_FINISH_SKIP_NONFINITE";
-}
+ private:
+  Norms& norms_;
+  const uint32_t buckets_;
+};
 
-bool possible(const FinishRecord& record) {
-  return record.flags < 2 * FinishRecord::kJoined && record.reserved == 0 &&
-         std::isfinite(record.clip_norm) && record.clip_norm >= 0;
-}
+class FinishExchange final : public StepExchange {
+ public:
+  explicit FinishExchange(const ReducerState& state)
+      : norms_(*state.norms), requests_(static_cast<size_t>(state.comm->size())) {}
+
+  const char* name() const override { return "requests of finish"; }
+  void prepare() override { norms_.prepare(); }
+  bool ready(const StepContext& /*step*/) const override { return norms_.request() != nullptr; }
+  void fill(StepContext& /*step*/, CollectiveArgs* args) override {
+    args->src = reinterpret_cast<const std::byte*>(norms_.request());
+    args->dst = reinterpret_cast<std::byte*>(requests_.data());
+  }
+  Status completed(StepContext& /*step*/) override {
+    norms_.receive(&requests_);
+    return {};
+  }
+  const char* awaited() const override { return "not every rank has called finish"; }
+  uint64_t memory_bytes() const override {
+    return sizeof *this + requests_.capacity() * sizeof(FinishRecord);
+  }
+
+ private:
+  Norms& norms_;
+  std::vector<FinishRecord> requests_;  // of all ranks
+};
 
 }  // namespace
 
-Status decide_finish(const std::vector<FinishRecord>& records, double total, uint64_t nonfinite,
-                     FinishDecision* decision) {
-  *decision = {total, 1, nonfinite, false};
-  size_t first = records.size();  // the first rank that has not joined
-  for (size_t r = 0; r < records.size(); r++) {
-    const FinishRecord& record = records[r];
-    if (!possible(record)) {
-      return Status::error(Code::kMismatch,
-                           cat("rank ", r, " published an invalid record at finish: flags ", record.flags,
-                               ", clip_norm ", record.clip_norm, " (it must be finite and at least 0)"))
-          .with_ranks({static_cast<int>(r)});
-    }
-    if (record.has(FinishRecord::kJoined)) continue;
-    if (first == records.size()) first = r;
-    if (record.clip_norm != records[first].clip_norm) {
-      return differs(first, cat("clips the norm at ", records[first].clip_norm), r,
-                     cat("at ", record.clip_norm));
-    }
-    if (record.has(FinishRecord::kSkipNonfinite) != records[first].has(FinishRecord::kSkipNonfinite)) {
-      return differs(first, cat("finishes the step ", skip_text(records[first])), r, skip_text(record));
-    }
-    decision->skipped = decision->skipped || record.has(FinishRecord::kSkip);
+void add_norms_exchanges(ReducerState* s) {
+  if (!s->norms) return;
+  if (s->has(WEFT_REDUCER_SHARDED)) {
+    Slot slot = Slot::of_step(Coll::kAllReduce, Dtype::kF64, 2 * s->manifest.params.size());
+    slot.exchange = s->exchanges.emplace_back(std::make_unique<SumOfNorms>(*s)).get();
+    s->schedule.slots.push_back(slot);
   }
-  if (first == records.size()) return {};
-  const bool finite = nonfinite == 0 && std::isfinite(total);
-  if (!finite && records[first].has(FinishRecord::kSkipNonfinite)) decision->skipped = true;
-  const double limit = records[first].clip_norm;
-  // The results cannot be scaled by a norm that is not finite.
-  if (!decision->skipped && finite && limit > 0 && total > limit) decision->factor = limit / total;
-  return {};
+  Slot slot = Slot::of_step(Coll::kAllGather, Dtype::kU8, sizeof(FinishRecord));
+  slot.exchange = s->exchanges.emplace_back(std::make_unique<FinishExchange>(*s)).get();
+  s->schedule.slots.push_back(slot);
 }
 
-double Norms::norm(uint64_t param) const {
-  if (sums_[params_ + param] != 0) return std::isfinite(sums_[param]) ? kNan : std::sqrt(sums_[param]);
-  // The sum of squares of large numbers may overflow although the numbers are finite.
-  return std::min(std::sqrt(sums_[param]), std::numeric_limits<double>::max());
-}
-
-double Norms::total() const {
-  double sum = 0;
-  for (size_t i = 0; i < params_; i++) sum += sums_[i];
-  return std::sqrt(sum);
-}
-
-uint64_t Norms::nonfinite() const {
-  return static_cast<uint64_t>(std::count_if(sums_.begin() + static_cast<ptrdiff_t>(params_), sums_.end(),
-                                             [](double pieces) { return pieces != 0; }));
-}
+const StepFeature kNorms{.exchanges = add_norms_exchanges, .works = add_measure_work};
 
 }  // namespace weft

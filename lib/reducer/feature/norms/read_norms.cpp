@@ -2,7 +2,7 @@
 
 #include "base/text.h"
 #include "reducer/calls/finish.h"
-#include "reducer/feature/norms/norms.h"
+#include "reducer/feature/norms/step_norms.h"
 
 namespace weft {
 

@@ -5,7 +5,7 @@
 #include "reducer/calls/end_step.h"
 #include "reducer/calls/finish.h"
 #include "reducer/calls/values.h"
-#include "reducer/feature/pre_step/pre_step.h"
+#include "reducer/feature/pre_step/pre_step_values.h"
 #include "reducer/grace.h"
 
 namespace weft {

@@ -1,63 +1,92 @@
 #include "reducer/feature/pre_step/pre_step.h"
 
-#include "reducer/values/digests.h"
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "reducer/state.h"
+#include "reducer/step/step_exchange.h"
 
 namespace weft {
+namespace {
 
-std::vector<uint32_t> compared_params(const Manifest& manifest) {
-  return params_with(manifest, WEFT_PARAM_STATE_ONLY, true);
-}
+// Compares the ranks' digests: if they differ, the step is not reduced. Ranks that have joined are skipped.
+// They update nothing, so their values may be old.
+class CompareExchange final : public StepExchange {
+ public:
+  explicit CompareExchange(const ReducerState& state)
+      : pre_step_(*state.pre_step), digests_(static_cast<size_t>(state.comm->size())) {}
 
-void digest_values(const Manifest& manifest, const Buckets& buckets, const std::vector<uint32_t>& params,
-                   std::vector<uint64_t>* digests) {
-  for (size_t i = 0; i < params.size(); i++) {
-    (*digests)[i] = digest_value(*buckets.place(params[i]).layout,
-                                 static_cast<const std::byte*>(manifest.parameter(params[i])));
+  const char* name() const override { return "comparison of values"; }
+  void start(StepContext& step) override { step.compared = left_out(step); }
+  bool ready(const StepContext& step) const override { return step.opened; }
+  bool left_out(const StepContext& step) const override { return !pre_step_.compares(step.begun.number); }
+  void fill(StepContext& step, CollectiveArgs* args) override {
+    args->src = reinterpret_cast<const std::byte*>(&step.begun.digest);
+    args->dst = reinterpret_cast<std::byte*>(digests_.data());
   }
-}
-
-PreStep::PreStep(const Manifest& manifest, bool buffers, int32_t root, uint32_t check_interval)
-    : root_(root), interval_(check_interval) {
-  if (buffers) chunks_ = make_chunks(manifest, params_with(manifest, WEFT_PARAM_BUFFER, false), kChunkBytes);
-  uint64_t bytes = 0;
-  for (const Chunk& chunk : chunks_) {
-    offsets_.push_back(bytes);
-    if (!chunk.direct) bytes += chunk.bytes;
+  Status completed(StepContext& step) override {
+    const std::vector<int>& joined = step.handshake.joined;
+    int first = -1;
+    for (size_t r = 0; r < digests_.size(); r++) {
+      const int rank = static_cast<int>(r);
+      if (std::binary_search(joined.begin(), joined.end(), rank)) continue;
+      if (first < 0) first = rank;
+      if (digests_[r] != digests_[static_cast<size_t>(first)]) step.handshake.outcome = StepOutcome::kDiffers;
+    }
+    step.compared = step.handshake.outcome == StepOutcome::kReduce;
+    return {};
   }
-  staging_.resize(bytes);
-  if (compares()) params_ = compared_params(manifest);
-  digests_.resize(params_.size());
-}
+  const char* awaited() const override { return "not every rank has compared its values (check_interval)"; }
+  uint64_t memory_bytes() const override { return sizeof *this + digests_.capacity() * sizeof(uint64_t); }
 
-int PreStep::root(const StepHandshake& handshake, int size) const {
-  if (root_ == WEFT_ROOT_LAST_ACTIVE) return handshake.last_active;
-  return root_ < size ? root_ : 0;  // a shrink may have removed that rank
-}
+ private:
+  const PreStep& pre_step_;
+  std::vector<uint64_t> digests_;  // of all ranks
+};
 
-bool PreStep::may_be_root(int rank, bool has_data, int size) const {
-  return root_ == WEFT_ROOT_LAST_ACTIVE ? has_data : rank == (root_ < size ? root_ : 0);
-}
+class BuffersExchange final : public StepExchange {
+ public:
+  const char* name() const override { return "buffers"; }
+  BuffersExchange(const ReducerState& state, size_t chunk) : s_(state), chunk_(chunk) {}
 
-uint64_t PreStep::open(const Manifest& manifest, const Buckets& buckets, uint64_t step, bool may_be_root) {
-  for (size_t i = 0; may_be_root && i < chunks_.size(); i++) {
-    if (!chunks_[i].direct) pack(chunks_[i], manifest, buckets, memory(manifest, i));
+  bool ready(const StepContext& step) const override { return step.opened && step.compared; }
+  bool left_out(const StepContext& step) const override { return root(step) < 0; }  // no rank has data
+  void fill(StepContext& step, CollectiveArgs* args) override {
+    args->peer = root(step);
+    args->src = args->dst = s_.pre_step->memory(s_.manifest, chunk_);
   }
-  if (!compares(step)) return 0;
-  digest_values(manifest, buckets, params_, &digests_);
-  return digest_range(digests_);
-}
+  const char* awaited() const override { return "the broadcast of buffers has not completed"; }
+  uint64_t memory_bytes() const override { return sizeof *this; }
 
-void PreStep::arrive(const Manifest& manifest, const Buckets& buckets) {
-  for (size_t i = 0; i < chunks_.size(); i++) {
-    if (!chunks_[i].direct) unpack(chunks_[i], manifest, buckets, memory(manifest, i));
+ private:
+  int root(const StepContext& step) const { return s_.pre_step->root(step.handshake, s_.comm->size()); }
+
+  const ReducerState& s_;
+  const size_t chunk_;
+};
+
+void add_pre_step(ReducerState* s) {
+  if (!s->pre_step) return;
+  std::vector<Slot> slots;
+  const auto add = [&](Slot slot, std::unique_ptr<StepExchange> exchange) {
+    slot.exchange = s->exchanges.emplace_back(std::move(exchange)).get();
+    slots.push_back(slot);
+  };
+  if (s->pre_step->compares())
+    add(Slot::of_step(Coll::kAllGather, Dtype::kU64, 1), std::make_unique<CompareExchange>(*s));
+  const std::vector<Chunk>& chunks = s->pre_step->chunks();
+  for (size_t i = 0; i < chunks.size(); i++) {
+    Slot slot = Slot::of_step(Coll::kBroadcast, Dtype::kU8, chunks[i].bytes);
+    slot.counted = false;
+    add(slot, std::make_unique<BuffersExchange>(*s, i));
   }
+  s->schedule.put_first(slots);
 }
 
-uint64_t PreStep::memory_bytes() const {
-  uint64_t bytes = sizeof *this + staging_.capacity() + offsets_.capacity() * sizeof(uint64_t) +
-                   params_.capacity() * sizeof(uint32_t) + digests_.capacity() * sizeof(uint64_t);
-  for (const Chunk& chunk : chunks_) bytes += sizeof chunk + chunk.pieces.capacity() * sizeof(Piece);
-  return bytes;
-}
+}  // namespace
+
+const StepFeature kPreStep{.exchanges = add_pre_step};
 
 }  // namespace weft

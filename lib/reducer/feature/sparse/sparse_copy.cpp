@@ -1,4 +1,4 @@
-#include "reducer/feature/sparse/sparse_feature.h"
+#include "reducer/feature/sparse/sparse.h"
 
 #include "base/text.h"
 #include "comm/context.h"

@@ -2,7 +2,7 @@
 // of its own before the first of these and, if the entries are communicated, one after the last.
 #include "base/text.h"
 #include "comm/context.h"
-#include "reducer/feature/sparse/sparse_feature.h"
+#include "reducer/feature/sparse/sparse.h"
 #include "reducer/state.h"
 #include "reducer/step/bucket_trace.h"
 #include "reducer/step/hook_stages.h"
@@ -143,10 +143,5 @@ void add_sparse_stages(ReducerState* s) {
     if (s->plan.buckets[b].sparse) s->stages[b] = std::make_shared<SparseStages>(*s, b);
   }
 }
-
-const StepFeature kSparse{.planner = sparse_planner,
-                          .copies = add_sparse_copies,
-                          .works = add_scale_work,
-                          .stages = add_sparse_stages};
 
 }  // namespace weft

@@ -7,7 +7,7 @@
 #include <atomic>
 
 #include "engine/composite.h"
-#include "reducer/feature/sparse/sparse.h"
+#include "reducer/feature/sparse/sparse_gradient.h"
 
 namespace weft {
 

@@ -1,4 +1,4 @@
-#include "reducer/feature/in_place/in_place.h"
+#include "reducer/bucket/in_place.h"
 
 #include <weft/weft.h>
 

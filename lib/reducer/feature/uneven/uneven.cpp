@@ -1,4 +1,4 @@
-#include "reducer/feature/uneven/handshake_exchange.h"
+#include "reducer/feature/uneven/uneven.h"
 
 #include <memory>
 #include <vector>
