@@ -12,6 +12,7 @@
 #include "reducer/feature/norms/norms.h"
 #include "reducer/feature/pre_step/pre_step.h"
 #include "reducer/feature/retain/retain.h"
+#include "reducer/feature/sharded/sharded.h"
 #include "reducer/feature/sparse/sparse.h"
 #include "reducer/feature/uneven/uneven.h"
 #include "reducer/feature/weights/weights.h"
@@ -29,7 +30,7 @@ constexpr const StepFeature* kFeatures[] = {
     &kAbsent,  // before other works, because a bucket that is not communicated needs none
     &kDevices, &kRetain,
     &kConvert,  // after the features that work on contributions
-    &kWeights, &kFusedCast, &kInPlaceSlices, &kNorms, &kSparse,
+    &kWeights, &kFusedCast, &kInPlaceSlices, &kNorms, &kSparse, &kSharded,
 };
 
 void call_all(void (*StepFeature::*function)(ReducerState*), ReducerState* state) {
@@ -77,6 +78,26 @@ void add_works(ReducerState* state) {
 void add_stages(ReducerState* state) {
   state->stages.resize(state->plan.buckets.size());
   call_all(&StepFeature::stages, state);
+}
+
+Status end_between_steps(ReducerData& r) {
+  for (const StepFeature* const feature : kFeatures) {
+    if (feature->before_step != nullptr) WEFT_TRY(feature->before_step(r));
+  }
+  return {};
+}
+
+void open_features(ReducerData& r, bool full) {
+  for (const StepFeature* const feature : kFeatures) {
+    if (feature->open != nullptr) feature->open(r, full);
+  }
+}
+
+Status await_open_features(ReducerData& r, int64_t timeout_ms) {
+  for (const StepFeature* const feature : kFeatures) {
+    if (feature->await_open != nullptr) WEFT_TRY(feature->await_open(r, timeout_ms));
+  }
+  return {};
 }
 
 }  // namespace weft

@@ -4,10 +4,14 @@
 // Reducer run these and do not name their features.
 #pragma once
 
+#include <cstdint>
+
+#include "base/status.h"
 #include "reducer/step/schedule.h"
 
 namespace weft {
 
+struct ReducerData;
 struct ReducerState;
 
 // Functions are null if the feature has nothing of the kind.
@@ -30,6 +34,15 @@ struct StepFeature {
   void (*works)(ReducerState* state) = nullptr;
   // Sets what runs between the collectives of buckets (reducer/step/bucket_stages.h).
   void (*stages)(ReducerState* state) = nullptr;
+
+  // ---- called by the calls of the program, on its thread
+  // Ends what the feature does between steps. Called before a step begins, or a re-plan or a rebind.
+  Status (*before_step)(ReducerData& r) = nullptr;
+  // Called when a synchronised step opens, before its gradients may come. full: all of them are in their
+  // buckets already.
+  void (*open)(ReducerData& r, bool full) = nullptr;
+  // Called when a synchronised step is open: waits for what must have happened before begin returns.
+  Status (*await_open)(ReducerData& r, int64_t timeout_ms) = nullptr;
 };
 
 // Returns the planner of the feature that has one for the bucket; null: none has.
@@ -42,5 +55,9 @@ void mark_narrow_copies(ReducerState* state);
 void add_copies(ReducerState* state);
 void add_works(ReducerState* state);
 void add_stages(ReducerState* state);
+// The first error ends these two.
+Status end_between_steps(ReducerData& r);
+void open_features(ReducerData& r, bool full);
+Status await_open_features(ReducerData& r, int64_t timeout_ms);
 
 }  // namespace weft

@@ -13,9 +13,8 @@
 #include "reducer/calls/replan.h"
 #include "reducer/feature/devices/device_ready.h"
 #include "reducer/feature/graph/captured.h"
-#include "reducer/feature/pre_step/await_pre_step.h"
-#include "reducer/feature/sharded/gather_calls.h"
 #include "reducer/feature/uses/count_uses.h"
+#include "reducer/features.h"
 
 namespace weft {
 namespace {
@@ -109,13 +108,7 @@ void open_step(ReducerData& r, const StepStart& start, bool full) {
   r.program.start = start;
   r.program.start.number = r.program.start.record.step = r.statistics.steps();
   r.program.start.begin_ns = r.state->comm->context().clock().now_ns();
-  if (r.state->pre_step) {
-    const bool may_be_root = r.state->pre_step->may_be_root(
-        r.state->comm->rank(), r.program.start.record.has(HandshakeRecord::kData), r.state->comm->size());
-    r.program.start.digest =
-        r.state->pre_step->open(r.state->manifest, *r.state->buckets, r.program.start.number, may_be_root);
-  }
-  if (full && r.state->devices) fail_device(*r.state, r.state->devices->record_all(r.program.stamp), 0);
+  open_features(r, full);
   r.step->prepare(r.program.start);
   if (start.noting)
     r.state->order->begin();  // a step without data records nothing, and what was recorded is out of date
@@ -133,8 +126,7 @@ Status begin_step(ReducerData& r, const weft_begin_options* options) {
     return note(r, begin_captured(r, given));
   WEFT_TRY(note(r, check_begin(*r.state, given)));
   WEFT_TRY(note(r, check_destinations(*r.state, given.gradients)));
-  WEFT_TRY(note(r, end_owed_gather(r)));
-  notice_devices(*r.state);
+  WEFT_TRY(note(r, end_between_steps(r)));
   r.program.reduced = false;
   r.program.finish_again = false;
   r.program.destinations = given.gradients;
@@ -156,11 +148,11 @@ Status begin_step(ReducerData& r, const weft_begin_options* options) {
   start.noting = !learning && ((given.flags & WEFT_BEGIN_RECORD) != 0 || !r.state->order->noted());
   if ((given.flags & WEFT_BEGIN_NO_DATA) != 0) {
     WEFT_TRY(note(r, begin_without_data(r, start, false)));
-    return await_pre_step(r, r.timeout_ms);
+    return await_open_features(r, r.timeout_ms);
   }
   next_stamp(r);
   open_step(r, start, false);
-  WEFT_TRY(await_pre_step(r, r.timeout_ms));
+  WEFT_TRY(await_open_features(r, r.timeout_ms));
   Status left = leave_out_unused(r);
   if (left.ok() || !r.state->comm->failed()) return left;
   return wait_for_step(r, r.state->comm->context().clock().now_ns(), false,

@@ -8,8 +8,8 @@
 #include "reducer/calls/fail_step.h"
 #include "reducer/calls/finish.h"
 #include "reducer/calls/replan.h"
-#include "reducer/feature/pre_step/await_pre_step.h"
 #include "reducer/feature/sharded/gather_calls.h"
+#include "reducer/features.h"
 
 namespace weft {
 Status join_steps(ReducerData& r, const weft_join_options& options, weft_join_result* result) {
@@ -36,12 +36,12 @@ Status join_steps(ReducerData& r, const weft_join_options& options, weft_join_re
     const ReducerState& s = *r.state;  // a re-plan replaces it
     if (s.comm->failed()) return note(r, s.comm->failure());
     WEFT_TRY(note(r, outside_step(r, "weft_reducer_join")));
-    WEFT_TRY(note(r, end_owed_gather(r)));
+    WEFT_TRY(note(r, end_between_steps(r)));
     StepStart start;
     start.local_steps = s.presence->local_steps();
     WEFT_TRY(note(r, begin_without_data(r, start, true)));
     publish_finish(s, FinishRecord{.flags = FinishRecord::kJoined});
-    WEFT_TRY(await_pre_step(r, options.timeout_ms != 0 ? options.timeout_ms : r.timeout_ms));
+    WEFT_TRY(await_open_features(r, options.timeout_ms != 0 ? options.timeout_ms : r.timeout_ms));
     const std::string text =
         r.program.fail_next.value_or("");  // a copy, because fail_step resets r.program.fail_next
     const Status ended = r.program.fail_next

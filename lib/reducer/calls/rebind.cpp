@@ -13,7 +13,7 @@
 #include "reducer/calls/finish.h"
 #include "reducer/feature/devices/device_ready.h"
 #include "reducer/feature/graph/captured.h"
-#include "reducer/feature/sharded/gather_calls.h"
+#include "reducer/features.h"
 #include "reducer/plan/relocation.h"
 #include "reducer/program.h"
 #include "reducer/proposal.h"
@@ -91,7 +91,7 @@ Status check_rebind(ReducerData& r, Comm& comm) {
   }
   WEFT_TRY(outside_capture(*r.state, "rebind"));
   WEFT_TRY(outside_step(r, "rebind"));
-  end_owed_gather(r).ok();  // its error is known by then
+  end_between_steps(r).ok();  // its error is known by then
   const bool quiet = r.step->finished(old.readiness->step().stamp()) || old.readiness->step().local();
   const auto returned = [&] { return !r.step->stage_out(); };
   const Deadline soon = Deadline::after(context.clock(), kPatienceMs, 0);

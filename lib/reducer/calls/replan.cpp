@@ -9,7 +9,7 @@
 #include "reducer/agreement.h"
 #include "reducer/calls/finish.h"
 #include "reducer/feature/devices/device_ready.h"
-#include "reducer/feature/sharded/gather_calls.h"
+#include "reducer/features.h"
 #include "reducer/gather_records.h"
 #include "reducer/options.h"
 #include "reducer/plan/relocation.h"
@@ -300,7 +300,7 @@ Status replan_reducer(ReducerData& r, const weft_replan_options& options, const 
                          "re-plan: with WEFT_GRADIENT_IN_PLACE buckets are pieces of the program's memory: "
                          "create another reducer, with a weft_plan of your own"));
   }
-  WEFT_TRY(note(r, end_owed_gather(r)));  // slices change owners
+  WEFT_TRY(note(r, end_between_steps(r)));  // slices change owners
   WEFT_TRY(open_replan(r));
   PlanRequest request;
   const Status wish = given.ok() ? PlanRequest::read(options, s.manifest, &request) : given;

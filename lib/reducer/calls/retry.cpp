@@ -7,8 +7,7 @@
 #include "reducer/calls/begin.h"
 #include "reducer/calls/end_step.h"
 #include "reducer/calls/finish.h"
-#include "reducer/feature/pre_step/await_pre_step.h"
-#include "reducer/feature/sharded/gather_calls.h"
+#include "reducer/features.h"
 
 namespace weft {
 Status retry_step(ReducerData& r, const weft_finish_options& options) {
@@ -18,7 +17,7 @@ Status retry_step(ReducerData& r, const weft_finish_options& options) {
   WEFT_TRY(note(r, check_finish(s, options)));
   if (s.comm->failed()) return note(r, s.comm->failure());
   WEFT_TRY(note(r, outside_step(r, "retry")));
-  WEFT_TRY(note(r, end_owed_gather(r)));
+  WEFT_TRY(note(r, end_between_steps(r)));
   if (!s.has(WEFT_REDUCER_RETAIN) || r.program.retained_step != r.statistics.steps()) {
     return note(
         r, Status::error(Code::kState,
@@ -43,7 +42,7 @@ Status retry_step(ReducerData& r, const weft_finish_options& options) {
   r.program.start.noting = false;  // the failed step has recorded the order already
   open_step(r, r.program.start, true);
   publish_finish(s, options);
-  WEFT_TRY(await_pre_step(r, r.timeout_ms));
+  WEFT_TRY(await_open_features(r, r.timeout_ms));
   return wait_for_step(r, entered_ns, true, r.timeout_ms);
 }
 

@@ -25,8 +25,8 @@ struct PlannedBucket {
   Dtype gradients = Dtype::kF32;  // of the gradients; not `dtype` only with Manifest::reduce_dtype
   uint64_t limit_bytes = 0;       // the limit that closed the bucket, or would have closed it; 0: none
   uint64_t count = 0;             // elements; 0 for a sparse gradient
-  bool sparse =
-      false;  // it has one parameter, whose entries are communicated (reducer/feature/sparse/sparse_gradient.h)
+  bool sparse = false;            // it has one parameter, whose entries are communicated
+                                  // (reducer/feature/sparse/sparse_gradient.h)
   int32_t device = kHost;         // Param::device of its parameters
   std::vector<uint32_t> params;   // in the bucket's order: packed, without padding
   std::vector<uint64_t> offsets;  // of each parameter, in elements

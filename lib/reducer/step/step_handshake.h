@@ -34,7 +34,8 @@ enum class StepOutcome : uint8_t {
   kOver,       // nothing is reduced: all ranks have joined
   kReplan,     // nothing is reduced: the ranks re-plan
   kGather,     // nothing is reduced: the ranks gather parameters (reducer/feature/sharded/gather.h)
-  kDiffers,    // nothing is reduced: the values of the ranks differ (reducer/feature/pre_step/pre_step_values.h)
+  kDiffers,    // nothing is reduced: the values of the ranks differ
+               // (reducer/feature/pre_step/pre_step_values.h)
   kExhausted,  // nothing is reduced: a rank has joined, and the others are to stop
 };
 

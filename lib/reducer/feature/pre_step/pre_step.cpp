@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "reducer/state.h"
+#include "reducer/feature/pre_step/await_pre_step.h"
 #include "reducer/step/step_exchange.h"
 
 namespace weft {
@@ -85,8 +85,17 @@ void add_pre_step(ReducerState* s) {
   s->schedule.put_first(slots);
 }
 
+void open_pre_step(ReducerData& r, bool /*full*/) {
+  const ReducerState& s = *r.state;
+  if (!s.pre_step) return;
+  StepStart& start = r.program.start;
+  const bool may_be_root =
+      s.pre_step->may_be_root(s.comm->rank(), start.record.has(HandshakeRecord::kData), s.comm->size());
+  start.digest = s.pre_step->open(s.manifest, *s.buckets, start.number, may_be_root);
+}
+
 }  // namespace
 
-const StepFeature kPreStep{.exchanges = add_pre_step};
+const StepFeature kPreStep{.exchanges = add_pre_step, .open = open_pre_step, .await_open = await_pre_step};
 
 }  // namespace weft

@@ -1,6 +1,6 @@
 #include "base/text.h"
-#include "reducer/feature/sparse/sparse_gradient.h"
 #include "reducer/feature/sparse/sparse.h"
+#include "reducer/feature/sparse/sparse_gradient.h"
 #include "reducer/step/hook_plan.h"
 
 namespace weft {

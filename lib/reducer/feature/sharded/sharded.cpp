@@ -1,0 +1,9 @@
+#include "reducer/feature/sharded/sharded.h"
+
+#include "reducer/feature/sharded/gather_calls.h"
+
+namespace weft {
+
+const StepFeature kSharded{.before_step = end_owed_gather};
+
+}  // namespace weft
