@@ -233,9 +233,8 @@ TEST_CASE("local steps copy nothing if the program adds up, and leave fused cast
   }
 }
 
-TEST_CASE(
-    "weights are multiplied by the copy into a bucket once all ranks have begun, by a pass before that",
-    "[of_weights]") {
+TEST_CASE("weights are multiplied by the copy into a bucket once all ranks have begun, by a pass before that",
+          "[of_weights]") {
   const Model model(plain_params());
   const uint64_t bytes = gradient_bytes();
   std::vector<Bytes> expected, results;
@@ -268,7 +267,8 @@ TEST_CASE("weighted gradients that a pass must visit anyway are multiplied by th
   }
 }
 
-TEST_CASE("fused casts round for a hook that only divides and rounds, and for f32 accumulation", "[of_fused_cast]") {
+TEST_CASE("fused casts round for a hook that only divides and rounds, and for f32 accumulation",
+          "[of_fused_cast]") {
   const uint64_t bytes = gradient_bytes();
   const Steps wide{.reduce_dtype = WEFT_DTYPE_BF16, .flags = WEFT_REDUCER_ACCUMULATE_F32};
   for (Steps way : {Steps{.hook = "bf16"}, Steps{.hook = "fp16"}, wide}) {
