@@ -7,7 +7,7 @@
 
 #include "base/fd.h"
 #include "base/text.h"
-#include "group.h"
+#include "group_setup.h"
 #include "lane.h"
 #include "pair.h"
 #include "path.h"
@@ -78,7 +78,7 @@ Status make_collectives(const BackendArgs& args, std::unique_ptr<Collectives>* c
                                                  " ranks, and the communicator has ", args.exchange.size()));
   }
   std::shared_ptr<Group> group;
-  WEFT_TRY(Group::make(args, &group));
+  WEFT_TRY(make_group(args, &group));
   *collectives = collectives_over(std::move(group));
   return {};
 }

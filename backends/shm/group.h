@@ -53,8 +53,6 @@ struct PeerSegment {
 
 class Group {
  public:
-  // Creates the group. Collective over args.exchange: either every rank gets a group or none does.
-  static Status make(const BackendArgs& args, std::shared_ptr<Group>* group);
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -143,8 +141,5 @@ class Group {
 inline void write_read_lines(std::byte* read, uint64_t bytes) {
   for (uint64_t at = 0; at < bytes; at += kCacheLine) read[at] = std::byte{0};
 }
-
-// Sets *all if all ranks of the exchange share this host's memory. Collective.
-Status all_local(const BackendArgs& args, bool* all);
 
 }  // namespace weft::shm

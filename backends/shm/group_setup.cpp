@@ -1,6 +1,5 @@
-// Creates a Group in a series of all-gathers. Every rank publishes its capabilities, creates its segment,
-// sends it to all other ranks, and maps all of theirs. If one rank fails, all ranks fail with an error that
-// names it. Called on the thread that makes the communicator.
+#include "group_setup.h"
+
 #include <fcntl.h>
 #include <sys/random.h>
 #include <unistd.h>
@@ -14,7 +13,6 @@
 #include "base/process.h"
 #include "base/text.h"
 #include "calibration.h"
-#include "group.h"
 #include "group_setup_wire.h"
 #include "group_tuner.h"
 
@@ -387,7 +385,7 @@ class GroupSetup {
   std::vector<uint64_t> nonce_addresses_;
 };
 
-Status Group::make(const BackendArgs& args, std::shared_ptr<Group>* group) {
+Status make_group(const BackendArgs& args, std::shared_ptr<Group>* group) {
   bool all = false;
   WEFT_TRY(all_local(args, &all));
   if (!all)

@@ -27,42 +27,29 @@ inline void prefetch_for_write(const void* line) {
 
 GroupLane::GroupLane(std::shared_ptr<Group> group, uint32_t id)
     : group_(std::move(group)),
+      blocks_(*group_, id),
       context_{*group_, group_->layout().lane_staging(id), {}, {}, {}},
-      paths_(context_) {
+      paths_(context_),
+      run_(*group_, op_, context_, blocks_) {
   const auto size = static_cast<size_t>(group_->size());
-  for (int r = 0; r < group_->size(); r++) {
-    blocks_.push_back(&group_->at<LaneBlock>(r, group_->layout().lane(id)));
-  }
   context_.claims.resize(size);
   context_.inputs.resize(size);
   context_.outputs.resize(size);
-  for (auto& seen : seen_) seen.resize(size);
 }
 
 void GroupLane::start(const CollectiveArgs& args, uint64_t slot) {
   op_ = Operation::of(args, slot, group_->rank(), group_->size());
   result_ = {};
-  path_ = nullptr;
   arrived_ = 0;
   inline_ = op_.input_bytes() <= kInlineBytes;
   algorithm_ = inline_ ? "inline" : "one-shot";
   state_ = State::kArriving;
   moved_ = inline_ && op_.gives && op_.size > 1 ? op_.input_bytes() : 0;
   if (op_.size == 1) return finish(take_range(*group_, op_, 0, op_.bytes, context_.inputs.data(), NoPeers{}));
-  if ((slot + 1) % kCatchUpSlots == 0) catch_up();
+  if ((slot + 1) % kCatchUpSlots == 0) blocks_.catch_up(slot);
   const uint64_t before = group_->moved_bytes();
   post(Descriptor::of(args));
   moved_ += group_->moved_bytes() - before;
-}
-
-// Moves all counters of this rank up to the operation that begins: none of its rounds is done, and all
-// earlier rounds are. Without this, counters that no operation moves would eventually leave reached()'s
-// range.
-void GroupLane::catch_up() {
-  for (const Step step : {kProduced, kReduced, kConsumed}) {
-    publish(step, 0);
-    std::fill(seen_[step].begin(), seen_[step].end(), phase(op_.slot, 0));
-  }
 }
 
 void GroupLane::post(const Descriptor& descriptor) {
@@ -216,11 +203,24 @@ void GroupLane::dispatch() {
     state_ = State::kHalves;
     if (context_.claims[static_cast<size_t>(op_.rank)].flags & kStaged) return;
     if (Status status = fill_half(); !status.ok()) return finish(std::move(status));
-    return publish(kProduced, 1);
+    return blocks_.publish(LaneBlocks::kProduced, op_.slot, 1);
   }
   if (goes_two_shot()) return begin(*paths_.two_shot);
   if (flags & kPulled) return begin(all_reduce ? *paths_.owner_pulled : *paths_.pulled);
   begin(*paths_.staged);
+}
+
+void GroupLane::begin(Path& path) {
+  algorithm_ = path.name();
+  if (Status status = run_.begin(path); !status.ok()) return finish(std::move(status));
+  state_ = State::kRounds;
+}
+
+bool GroupLane::advance_rounds(uint64_t* work) {
+  Status status;
+  const Poll polled = run_.advance(work, &status);
+  if (polled == Poll::kFinished) finish(std::move(status));
+  return polled != Poll::kWaiting;
 }
 
 void GroupLane::finish(Status status) {
@@ -289,8 +289,7 @@ bool GroupLane::take_halves() {
   for (int r = 0; r < op_.size; r++) {
     if (r == op_.rank || !op_.takes_from(r)) continue;
     if (context_.claims[static_cast<size_t>(r)].flags & kStaged) continue;
-    const uint64_t value = block(r).produced.value.load(std::memory_order_acquire);
-    if (!reached(value, phase(op_.slot, 1))) return false;
+    if (!half_filled(r)) return false;
   }
   const int peer = op_.only_source();
   if (peer >= 0 && op_.bytes <= kAsked) {
@@ -329,33 +328,20 @@ bool GroupLane::waits_for(int rank) const {
   return false;
 }
 
-// True if the running operation waits for a rank. In rounds every rank waits for every other, and finally for
-// the rank that makes no progress. That rank has done less than the ranks that wait for it, which include
-// this one.
+// True if the running operation waits for a rank.
 bool GroupLane::is_behind(int rank) const {
-  LaneBlock& theirs = block(rank);
   switch (state_) {
     case State::kArriving:
-      return theirs.posts[op_.slot & 1].arrival.sequence.load(std::memory_order_acquire) != op_.slot + 1;
+      return block(rank).posts[op_.slot & 1].arrival.sequence.load(std::memory_order_acquire) != op_.slot + 1;
     case State::kHalves:
       return op_.takes_from(rank) && (context_.claims[static_cast<size_t>(rank)].flags & kStaged) == 0 &&
-             !reached(theirs.produced.value.load(std::memory_order_acquire), phase(op_.slot, 1));
+             !half_filled(rank);
     case State::kRounds:
-      return rounds_done(theirs) < rounds_done(block(op_.rank));
+      return run_.is_behind(rank);
     case State::kDone:
       return false;
   }
   return false;
-}
-
-// Sums over all stages.
-uint64_t GroupLane::rounds_done(LaneBlock& of) const {
-  uint64_t sum = 0;
-  for (const Step step : {kProduced, kReduced, kConsumed}) {
-    const uint64_t value = counter(of, step).value.load(std::memory_order_acquire);
-    if (reached(value, phase(op_.slot, 0))) sum += std::min(value - phase(op_.slot, 0), rounds_.count);
-  }
-  return sum;
 }
 
 }  // namespace weft::shm

@@ -5,12 +5,13 @@
 
 #include <array>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "group.h"
+#include "lane_blocks.h"
 #include "operation.h"
 #include "path.h"
+#include "path_run.h"
 #include "transport/collectives.h"
 
 namespace weft::shm {
@@ -31,10 +32,8 @@ class GroupLane final : public CollectiveLane {
 
  private:
   enum class State { kDone, kArriving, kHalves, kRounds };
-  enum Step { kProduced, kReduced, kConsumed };
 
   Poll advance();
-  void catch_up();
   void post(const Descriptor& descriptor);
   Claims claims();
   bool arrivals();  // all ranks have arrived (or the operation has failed)
@@ -51,28 +50,20 @@ class GroupLane final : public CollectiveLane {
   bool goes_two_shot() const;  // unless all buffers are in arenas
 
   bool is_behind(int rank) const;
-  uint64_t rounds_done(LaneBlock& of) const;
-
-  void begin(Path& path);
-  void skip_early_rounds();
-  bool advance_rounds(uint64_t* work);
-  bool has_room();
-  bool enter_peers();
-  void leave_peers();
-  bool all_reached(Step step, uint64_t round);
-  void publish(Step step, uint64_t round);
-  void publish_consumed();
-
-  LaneBlock& block(int rank) const { return *blocks_[static_cast<size_t>(rank)]; }
-  static Counter& counter(LaneBlock& block, Step step) {
-    return step == kProduced ? block.produced : step == kReduced ? block.reduced : block.consumed;
+  // True if a rank's counter shows that its input is in its half.
+  bool half_filled(int rank) const {
+    return reached(blocks_.published(rank, LaneBlocks::kProduced), phase(op_.slot, 1));
   }
+  void begin(Path& path);
+  bool advance_rounds(uint64_t* work);
+
+  LaneBlock& block(int rank) const { return blocks_.of(rank); }
   std::byte* half(int rank) const {
     return group_->memory(rank, context_.staging + (op_.slot & 1) * kHalfBytes);
   }
 
   const std::shared_ptr<Group> group_;
-  std::vector<LaneBlock*> blocks_;  // of every rank, in its segment
+  LaneBlocks blocks_;
   PathContext context_;
   Paths paths_;
 
@@ -85,20 +76,11 @@ class GroupLane final : public CollectiveLane {
   uint64_t hash_ = 0;                 // of descriptor_
   std::array<bool, 2> written_ = {};  // the post already contains descriptor_
   bool inline_ = false;
-  std::unique_lock<std::mutex>
-      slices_lock_;          // InputSlices' mutex, held while parts of the input are read in place
   int arrived_ = 0;          // all ranks below it have arrived
   uint64_t half_ready_ = 0;  // populated bytes of the halves
   // Bytes of each half that peers have read since this core owned their lines.
   std::array<uint64_t, 2> shown_ = {};
-  // Rounds of the running path.
-  Path* path_ = nullptr;
-  Rounds rounds_;
-  uint64_t in_ = 0;
-  uint64_t mid_ = 0;
-  uint64_t out_ = 0;
-  uint64_t published_ = 0;                     // last value of `consumed`
-  std::array<std::vector<uint64_t>, 3> seen_;  // last value read of every rank's counter
+  PathRun run_;  // of the running operation, in State::kRounds
 };
 
 }  // namespace weft::shm

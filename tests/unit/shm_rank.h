@@ -11,7 +11,7 @@
 #include "device/arena.h"
 #include "kernels/host_ops.h"
 #include "shm/backend.h"
-#include "shm/group.h"
+#include "shm/group_setup.h"
 #include "support/links.h"
 #include "transport/backend.h"
 
@@ -28,7 +28,7 @@ class ShmRank {
                      &links};
     args.crowded = links.size() > 2;
     args.measurements = &measurements_;
-    WEFT_EXPECT_OK(shm::Group::make(args, &group_));
+    WEFT_EXPECT_OK(shm::make_group(args, &group_));
     collectives_ = shm::collectives_over(group_);
   }
 

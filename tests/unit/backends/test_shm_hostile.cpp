@@ -42,7 +42,7 @@ std::shared_ptr<Group> make_group(SocketLinks& links) {
   static Log log;
   BackendArgs args{links, clock, log, host_ops(), 4 << 20, Deadline::after(clock, 20'000, 0), &links};
   std::shared_ptr<Group> group;
-  WEFT_EXPECT_OK(Group::make(args, &group));
+  WEFT_EXPECT_OK(make_group(args, &group));
   Thresholds pulling = table_thresholds(links.size());
   pulling.pull = kPullMin;
   group->set_thresholds(pulling);
@@ -344,7 +344,7 @@ TEST_CASE("a rank that is lost before it shares its memory ends the setup before
     BrokenLinks broken(links);
     BackendArgs args{broken, clock, log, host_ops(), 4 << 20, Deadline::after(clock, 3'000, 0), &broken};
     std::shared_ptr<Group> group;
-    const Status status = Group::make(args, &group);
+    const Status status = make_group(args, &group);
     WEFT_EXPECT(!status.ok());
     if (links.rank() == 0) {
       WEFT_EXPECT(status.code() == Code::kPeerFailed);

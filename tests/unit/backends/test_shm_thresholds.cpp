@@ -96,7 +96,7 @@ CreatedGroup create_group(SocketLinks& links, Measurements& measurements, uint64
   args.measurements = &measurements;
   args.allocator = allocator != nullptr ? *allocator : memory.allocator();
   CreatedGroup made;
-  made.status = Group::make(args, &made.group);
+  made.status = make_group(args, &made.group);
   made.measurements = memory.taken;
   return made;
 }

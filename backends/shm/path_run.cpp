@@ -1,21 +1,20 @@
-// Runs the rounds of a path: decides which stage may run and what is published after it. See path.h. Called
-// by lane.cpp under the progress lock.
+#include "path_run.h"
+
+#include <algorithm>
+
 #include "base/text.h"
-#include "lane.h"
 
 namespace weft::shm {
 
-void GroupLane::begin(Path& path) {
-  algorithm_ = path.name();
+Status PathRun::begin(Path& path) {
   Status status = path.begin(op_, &rounds_);
   if (status.ok() && rounds_.count > kMostRounds) {
     status = Status::error(Code::kUnsupported, cat("an operation of ", bytes_text(op_.bytes), " needs ",
                                                    rounds_.count, " rounds of shm, which has at most ",
                                                    kMostRounds, ": split it into smaller operations"));
   }
-  if (!status.ok()) return finish(status.with_slot(reported_slot(op_.args, op_.slot)));
+  if (!status.ok()) return status.with_slot(reported_slot(op_.args, op_.slot));
   path_ = &path;
-  state_ = State::kRounds;
   const uint64_t all = rounds_.count;
   in_ = rounds_.in && op_.gives ? 0 : all;
   if (rounds_.returns) skip_early_rounds();
@@ -24,19 +23,19 @@ void GroupLane::begin(Path& path) {
   published_ = 0;
   if (rounds_.in && in_ == all) publish(kProduced, all);
   publish_consumed();
+  return {};
 }
 
 // Marks round 0 as produced for the ranks that staged it before they arrived.
-void GroupLane::skip_early_rounds() {
+void PathRun::skip_early_rounds() {
   for (int r = 0; r < op_.size; r++) {
-    const auto at = static_cast<size_t>(r);
-    if ((context_.claims[at].flags & kStaged) == 0) continue;
-    seen_[kProduced][at] = phase(op_.slot, 1);
+    if ((context_.claims[static_cast<size_t>(r)].flags & kStaged) == 0) continue;
+    blocks_.assume(r, kProduced, op_.slot, 1);
     if (r == op_.rank) publish(kProduced, in_ = 1);
   }
 }
 
-bool GroupLane::advance_rounds(uint64_t* work) {
+Poll PathRun::advance(uint64_t* work, Status* failure) {
   const uint64_t all = rounds_.count;
   bool moved = false;
   Status status;
@@ -48,7 +47,7 @@ bool GroupLane::advance_rounds(uint64_t* work) {
   }
   if (status.ok() && mid_ < all && mid_ < in_ && (!rounds_.in || all_reached(kProduced, mid_ + 1)) &&
       (!rounds_.intrudes || enter_peers())) {
-    if (rounds_.intrudes || rounds_.returns) group_->reach_writing(op_.slot, mid_);
+    if (rounds_.intrudes || rounds_.returns) group_.reach_writing(op_.slot, mid_);
     status = path_->mid(op_, mid_);
     if (rounds_.intrudes) leave_peers();
     mid_++;
@@ -64,26 +63,25 @@ bool GroupLane::advance_rounds(uint64_t* work) {
     moved = true;
   }
   if (!status.ok()) {
-    finish(status.with_slot(reported_slot(op_.args, op_.slot)));
-    return true;
+    *failure = status.with_slot(reported_slot(op_.args, op_.slot));
+    return Poll::kFinished;
   }
   if (moved) publish_consumed();
   // A rank does not leave while others still read its staging or its buffers.
   if (in_ == all && mid_ == all && out_ == all && (rounds_.returns || all_reached(kConsumed, all))) {
-    finish({});
-    return true;
+    return Poll::kFinished;
   }
-  return moved;
+  return moved ? Poll::kAdvanced : Poll::kWaiting;
 }
 
 // True if no rank uses the next round's chunk any more.
-bool GroupLane::has_room() {
+bool PathRun::has_room() {
   if (rounds_.returns) return in_ < out_ + kDepth;
   return in_ < kDepth || all_reached(kConsumed, in_ + 1 - kDepth);
 }
 
 // Returns false if a peer has abandoned the operation; its failure will arrive here.
-bool GroupLane::enter_peers() {
+bool PathRun::enter_peers() {
   if (const InputSlices* const slices = op_.args.slices; slices != nullptr) {
     slices_lock_ = std::unique_lock(*slices->mutex);
     if (slices->gone->load()) {  // this rank has abandoned it and is about to report that
@@ -91,37 +89,29 @@ bool GroupLane::enter_peers() {
       return false;
     }
   }
-  block(op_.rank).writing.value.store(1, std::memory_order_seq_cst);
+  blocks_.of(op_.rank).writing.value.store(1, std::memory_order_seq_cst);
   for (int r = 0; r < op_.size; r++) {
-    if (block(r).sealed.value.load(std::memory_order_seq_cst) == 0) continue;
+    if (blocks_.of(r).sealed.value.load(std::memory_order_seq_cst) == 0) continue;
     leave_peers();
     return false;
   }
   return true;
 }
 
-void GroupLane::leave_peers() {
-  block(op_.rank).writing.value.store(0, std::memory_order_release);
+void PathRun::leave_peers() {
+  blocks_.of(op_.rank).writing.value.store(0, std::memory_order_release);
   if (slices_lock_.owns_lock()) slices_lock_.unlock();
 }
 
-bool GroupLane::all_reached(Step step, uint64_t round) {
-  const uint64_t goal = phase(op_.slot, round);
+bool PathRun::all_reached(Stage stage, uint64_t rounds) {
   for (int r = 0; r < op_.size; r++) {
-    if (r == op_.rank || (step == kProduced && !op_.takes_from(r))) continue;
-    uint64_t& seen = seen_[step][static_cast<size_t>(r)];
-    if (reached(seen, goal)) continue;
-    seen = counter(block(r), step).value.load(std::memory_order_acquire);
-    if (!reached(seen, goal)) return false;
+    if (r == op_.rank || (stage == kProduced && !op_.takes_from(r))) continue;
+    if (!blocks_.reached(r, stage, op_.slot, rounds)) return false;
   }
   return true;
 }
 
-void GroupLane::publish(Step step, uint64_t round) {
-  counter(block(op_.rank), step).value.store(phase(op_.slot, round), std::memory_order_release);
-}
-
-void GroupLane::publish_consumed() {
+void PathRun::publish_consumed() {
   const uint64_t done = std::min(mid_, out_);
   if (done == published_) return;
   published_ = done;
