@@ -1,5 +1,6 @@
 // The transport's state for one other rank: posted messages, unexpected messages and connection state. Plain
-// data, used by transport.cpp, arrivals.cpp and connect.cpp. Threads: guarded by the progress lock.
+// data, used by transport.cpp, connect.cpp, PostedMessages and UnexpectedMessages. Threads: guarded by the
+// progress lock.
 #pragma once
 
 #include <array>

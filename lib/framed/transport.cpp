@@ -1,7 +1,7 @@
 #include "framed/transport.h"
 
 #include <algorithm>
-#include <iterator>
+#include <cstring>
 #include <set>
 #include <utility>
 
@@ -46,46 +46,15 @@ Status FramedTransport::connect(int rank, ByteView address) {
   return {};
 }
 
-Posted& FramedTransport::post(int rank, Message* message) {
-  if (unused_.empty()) unused_.emplace_back();
-  Peer& peer = this->peer(rank);
-  peer.posted.splice(peer.posted.end(), unused_, unused_.begin());
-  Posted& posted = peer.posted.back();
-  posted.peer = &peer;
-  posted.message = message;
-  posted.going = false;
-  posted.name = ++last_name_;
-  posted.moved = 0;
-  posted.in_flight = 0;
-  posted.refused = false;
-  posted.first.posted = &posted;
-  for (Flight<Fragment>& part : posted.parts) part.posted = &posted;
-  posted.self = std::prev(peer.posted.end());
-  message->impl = &posted;
-  return posted;
-}
-
-// Returns the next entry of the peer's list; null at its end.
-Posted* FramedTransport::following(const Posted& posted) {
-  const auto next = std::next(posted.self);
-  return next == posted.peer->posted.end() ? nullptr : &*next;
-}
-
-// Completes a message with `status` and frees its entry.
 void FramedTransport::retire(Posted& posted, Status status) {
-  if (&posted == next_) next_ = following(posted);
-  Message& message = *std::exchange(posted.message, nullptr);
-  message.status = std::move(status);
-  message.impl = nullptr;
-  message.done = true;
-  unused_.splice(unused_.end(), posted.peer->posted, posted.self);
+  posted_.retire(posted, std::move(status));
   advanced_ = true;
 }
 
 void FramedTransport::send(int rank, const MessageTag& tag, const Descriptor& descriptor,
                            const std::byte* data, uint64_t size, Message* message) {
-  Posted& send = post(rank, message);
-  Peer& peer = *send.peer;
+  Peer& peer = this->peer(rank);
+  Posted& send = posted_.post(peer, message);
   send.is_send = true;
   send.source = data;
   send.size = size;
@@ -157,6 +126,64 @@ void FramedTransport::finish_if_done(Posted& send) {
   if (send.going && send.moved == send.size && send.in_flight == 0 && !send.refused) retire(send, {});
 }
 
+// ---- Receives ----
+
+void FramedTransport::receive(int rank, const MessageTag& tag, std::byte* data, uint64_t capacity,
+                              Message* message) {
+  Peer& peer = this->peer(rank);
+  Posted& receive = posted_.post(peer, message);
+  receive.is_send = false;
+  receive.tag = tag;
+  receive.target = data;
+  receive.capacity = capacity;
+  unexpected_.receive(peer, tag, [&](const Header& header, ByteView kept) { take(receive, header, kept); });
+}
+
+// Matches a message with its receive. Copies the data that has arrived, or accepts the offer with kGo.
+void FramedTransport::take(Posted& receive, const Header& header, ByteView data) {
+  Message& message = *receive.message;
+  Peer& peer = *receive.peer;
+  const bool eager = header.offered == 0;
+  message.peer_descriptor = header.descriptor;
+  message.waits = header.waits;
+  if (eager) return_credit(peer, cost(header.size));
+  if (header.size > receive.capacity) {
+    // An offer gets no kGo, because the communicator is about to fail.
+    return retire(receive,
+                  Status::error(Code::kMismatch, cat("rank ", peer.rank, " sent a message of ", header.size,
+                                                     " bytes, expected at most ", receive.capacity,
+                                                     ": the ranks called with different sizes")));
+  }
+  message.received_bytes = header.size;
+  receive.going = true;
+  receive.offered = !eager;
+  receive.other_name = header.name;
+  receive.size = header.size;
+  if (!eager) send_note(peer, NoteKind::kGo, header.name, receive.name);
+  append(receive, data);
+}
+
+void FramedTransport::append(Posted& receive, ByteView data) {
+  if (!data.empty()) std::memcpy(receive.target + receive.moved, data.data(), data.size());
+  receive.moved += data.size();
+  bytes_received_.fetch_add(data.size(), std::memory_order_relaxed);
+  advanced_ = true;
+  if (receive.moved == receive.size) retire(receive, {});
+}
+
+// Returns consumed bytes to the sender's window. It sends kCredit for half a window or more at a time,
+// before the sender runs out.
+void FramedTransport::return_credit(Peer& peer, uint64_t bytes) {
+  peer.owed += bytes;
+  if (peer.owed >= kWindowBytes / 2) send_note(peer, NoteKind::kCredit, std::exchange(peer.owed, 0));
+}
+
+bool FramedTransport::peek(int rank, uint32_t lane, uint64_t slot, Descriptor* descriptor) {
+  return UnexpectedMessages::peek(peer(rank), lane, slot, descriptor);
+}
+
+// ---- Progress, cancellation and lost peers ----
+
 bool FramedTransport::progress() {
   advanced_ = false;
   for (int i = 0; i < kProgressRounds && !advanced_ && !stopped_; i++) {
@@ -164,12 +191,9 @@ bool FramedTransport::progress() {
   }
   if (streams_ > 0) {
     for (Peer& peer : peers_) {
-      next_ = peer.posted.empty() ? nullptr : &peer.posted.front();
-      while (next_ != nullptr) {
-        Posted& posted = *next_;
-        next_ = following(posted);
+      posted_.each(peer, [&](Posted& posted) {
         if (posted.is_send && posted.going && posted.moved < posted.size) advanced_ |= stream(posted);
-      }
+      });
     }
   }
   if (any_broken_) advanced_ |= report_broken();
@@ -286,6 +310,85 @@ void FramedTransport::sent(InFlightFrame& frame, const Status& status) {
     lose(*send->peer, status);
   }
   finish_if_done(*send);
+}
+
+void FramedTransport::on_frame(ByteView head, ByteView data) {
+  FrameKind kind = FrameKind::kMessage;
+  if (head.size() >= sizeof kind) std::memcpy(&kind, head.data(), sizeof kind);
+  switch (kind) {
+    case FrameKind::kFragment:
+      return handle<Fragment>(head, data);
+    case FrameKind::kNote:
+      return handle<Note>(head, data);
+    default:
+      return handle<Header>(head, data);
+  }
+}
+
+// Checks that a frame carries the token that this rank issued to its sender, and processes it. Discards all
+// other frames and logs the first of them.
+template <class Frame>
+void FramedTransport::handle(ByteView bytes, ByteView data) {
+  Frame frame;
+  const bool known = parse(bytes, &frame) && frame.kind == Frame().kind && frame.from < peers_.size();
+  Peer* const peer = known ? &peers_[frame.from] : nullptr;
+  if (peer == nullptr || peer->token_in == 0 || frame.token != peer->token_in) {
+    if (!std::exchange(invalid_frame_logged_, true)) {
+      log_.warn(
+          cat(name(), ": discarded a frame of ", bytes.size() + data.size(),
+              " bytes without a valid token of a rank of this communicator; further ones are not logged"));
+    }
+    return;
+  }
+  peer->received++;
+  const bool closed = !peer->connected && peer->broken;
+  if (closed || arrived(*peer, frame, data)) return;
+  lose(*peer, Status::error(Code::kPeerFailed,
+                            cat("rank ", peer->rank, " sent an invalid frame over ", name(), " (kind ",
+                                static_cast<uint32_t>(frame.kind), ", ", data.size(),
+                                " bytes of data): inconsistent length or offset, or more unreceived messages "
+                                "than flow control allows"),
+                            Evidence::kConnection)
+                  .with_ranks({peer->rank}));
+}
+
+bool FramedTransport::arrived(Peer& peer, const Header& header, ByteView data) {
+  const bool eager = header.offered == 0;
+  if (eager ? data.size() > header.size || (data.empty() && header.size > 0) : !data.empty()) return false;
+  Posted* const receive = PostedMessages::unmatched_receive(peer, header.tag());
+  if (receive == nullptr) return unexpected_.keep(peer, header, data);
+  take(*receive, header, data);
+  return true;
+}
+
+bool FramedTransport::arrived(Peer& peer, const Fragment& fragment, ByteView data) {
+  const bool offered = fragment.offered != 0;
+  Posted* const receive = PostedMessages::matched_receive(peer, offered, fragment.name);
+  if (receive != nullptr) {
+    if (fragment.offset != receive->moved || data.size() > receive->size - receive->moved) return false;
+    append(*receive, data);
+    return true;
+  }
+  if (offered) return true;  // the receive was cancelled
+  return UnexpectedMessages::append(peer, fragment, data);
+}
+
+bool FramedTransport::arrived(Peer& peer, const Note& note, ByteView data) {
+  advanced_ = true;
+  if (!data.empty()) return false;
+  if (note.what == NoteKind::kHello) peer.hello = true;
+  if (note.what == NoteKind::kReady) peer.ready = true;
+  if (note.what == NoteKind::kCredit) {
+    peer.may_send = std::min(kWindowBytes, peer.may_send + std::min(note.first, kWindowBytes));
+  }
+  if (note.what != NoteKind::kGo) return true;
+  Posted* const send = PostedMessages::offered_send(peer, note.first);
+  if (send == nullptr) return true;  // the send was cancelled
+  send->going = true;
+  send->other_name = note.second;
+  if (send->size > 0) streams_++;
+  finish_if_done(*send);
+  return true;
 }
 
 }  // namespace weft::framed

@@ -22,17 +22,12 @@
 #include "base/log.h"
 #include "framed/link.h"
 #include "framed/peer.h"
+#include "framed/posted_messages.h"
+#include "framed/unexpected_messages.h"
 #include "transport/transport.h"
 
 namespace weft::framed {
 
-// Most eager bytes that a receiver retains for one sender. A message counts as its data and kMessageCost
-// bytes.
-inline constexpr uint64_t kWindowBytes = uint64_t{2} << 20;
-inline constexpr uint64_t kMessageCost = 128;
-inline uint64_t cost(uint64_t size) {
-  return size + kMessageCost;
-}
 // Delay before operations fail because a peer is lost. A rank that aborts because of another rank's failure
 // closes its connections too. Within the delay the control channel reports the original cause.
 inline constexpr uint64_t kGraceNs = 500'000'000;
@@ -87,15 +82,12 @@ class FramedTransport final : public Transport, private LinkEvents {
   bool arrived(Peer& peer, const Fragment& fragment, ByteView data);
   bool arrived(Peer& peer, const Note& note, ByteView data);
 
-  Posted& post(int rank, Message* message);
   void take(Posted& receive, const Header& header, ByteView data);
   void append(Posted& receive, ByteView data);
-  bool keep(Peer& peer, const Header& header, ByteView data);
   template <class Frame>
   void fly(Flight<Frame>& flight, const std::byte* data, uint64_t size);
   bool stream(Posted& send);
   void finish_if_done(Posted& send);
-  static Posted* following(const Posted& posted);
   void retire(Posted& posted, Status status);
   void return_credit(Peer& peer, uint64_t bytes);
   void lose(Peer& peer, Status why);
@@ -109,18 +101,12 @@ class FramedTransport final : public Transport, private LinkEvents {
   int local_size_ = 1;
   std::string transports_;
   std::vector<Peer> peers_;
-  // Free lists, which avoid allocations.
-  std::list<Posted> unused_;
-  std::list<Arrived> unused_arrived_;
-  uint64_t idle_bytes_ = 0;        // capacity of the data of unused_arrived_
+  PostedMessages posted_;
+  UnexpectedMessages unexpected_;
   std::list<Flight<Note>> notes_;  // in flight (busy) or free
-  uint64_t last_name_ = 0;
-  // The message that progress() considers next. Link::send may complete any message, so retire() advances
-  // next_ if it removes that message.
-  Posted* next_ = nullptr;
-  uint32_t streams_ = 0;   // sends that are `going` and not yet passed to the link completely
-  bool stopped_ = false;   // Link::stop was called
-  bool advanced_ = false;  // this call of progress() did some work
+  uint32_t streams_ = 0;           // sends that are `going` and not yet passed to the link completely
+  bool stopped_ = false;           // Link::stop was called
+  bool advanced_ = false;          // this call of progress() did some work
   bool any_broken_ = false;
   bool invalid_frame_logged_ = false;  // an invalid frame was discarded and logged
   std::atomic<uint64_t> bytes_sent_{0};

@@ -1,6 +1,6 @@
-// Formats of the heads of frames. FramedTransport writes them (transport.cpp) and parses them on another rank
-// (arrivals.cpp). Any process that reaches a link's address may send frames to it. The receiver therefore
-// checks length, kind, sender and token of a head before it uses the other fields. Threads: values.
+// Formats of the heads of frames, which FramedTransport writes, and parses on another rank. Any process that
+// reaches a link's address may send frames to it. The receiver therefore checks length, kind, sender and
+// token of a head before it uses the other fields. Threads: values.
 #pragma once
 
 #include <algorithm>
