@@ -1,7 +1,6 @@
 #include "coll/hierarchical/lane.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <utility>
 
 #include "base/round_up.h"
@@ -27,7 +26,7 @@ HierarchicalLane::HierarchicalLane(const Grouping& grouping, const DeviceOps& ho
                                    std::shared_ptr<Arena> arena, ProgressReports& progress_reports,
                                    uint32_t id, std::unique_ptr<CollectiveLane> local,
                                    std::unique_ptr<CollectiveLane> across)
-    : grouping_(grouping), host_(host), arena_(std::move(arena)), progress_reports_(progress_reports) {
+    : grouping_(grouping), host_(host), progress_reports_(progress_reports), scratch_(std::move(arena)) {
   inputs_.resize(static_cast<size_t>(grouping.size()));
   wait_.lane = id;
   local_.lane = std::move(local);
@@ -38,52 +37,20 @@ HierarchicalLane::HierarchicalLane(const Grouping& grouping, const DeviceOps& ho
 // freed.
 HierarchicalLane::~HierarchicalLane() {
   abandon();
-  release();
-  if (pinned_ != nullptr && local_.lane->writers().empty()) accelerator_->free_pinned(pinned_);
+  if (local_.lane->writers().empty()) scratch_.free_pinned();
 }
 
 Status HierarchicalLane::prepare(const DeviceCall& call) {
   DeviceCall inside = call;
   inside.direct = true;
   WEFT_TRY(local_.lane->prepare(inside));
-  const std::lock_guard lock(mutex_);
-  if (pinned_ != nullptr) return {};
-  accelerator_ = call.accelerator;
-  WEFT_TRY(accelerator_->allocate_pinned(call.device, kInFlight * kPinnedBytes, &pinned_));
-  pinned_bytes_ = kInFlight * kPinnedBytes;
-  return {};
+  return scratch_.reserve_pinned(call, kPinnedBytes);
 }
 
 void HierarchicalLane::rest() {
-  release();
+  scratch_.release();
   local_.lane->rest();
   if (across_.lane) across_.lane->rest();
-}
-
-void HierarchicalLane::release() {
-  if (scratch_ == nullptr) return;
-  if (scratch_in_arena_) {
-    (void)arena_->free(scratch_).ok();
-  } else {
-    std::free(scratch_);
-  }
-  scratch_ = nullptr;
-  scratch_bytes_ = 0;
-}
-
-// Allocates in the arena, whose memory the ranks of the host read in place. Uses private memory if the
-// program has allocated all of the arena.
-Status HierarchicalLane::reserve(uint64_t bytes) {
-  if (bytes <= scratch_bytes_) return {};
-  release();
-  scratch_in_arena_ = arena_->allocate(kInFlight * bytes, &scratch_).ok();
-  if (!scratch_in_arena_) scratch_ = static_cast<std::byte*>(std::aligned_alloc(64, kInFlight * bytes));
-  if (scratch_ == nullptr) {
-    return Status::error(Code::kNoMemory, cat("cannot allocate ", bytes_text(kInFlight * bytes),
-                                              " of scratch memory for hierarchical collectives"));
-  }
-  scratch_bytes_ = bytes;
-  return {};
 }
 
 void HierarchicalLane::start(const CollectiveArgs& args, uint64_t slot) {
@@ -101,7 +68,7 @@ void HierarchicalLane::start(const CollectiveArgs& args, uint64_t slot) {
   const Composed op = operation();
   if (op.on_device()) return;
   const uint64_t bytes = std::max(need(op, false), spreads() ? need(op, true) : 0);
-  if (Status status = reserve(round_up(bytes, kCacheLine)); !status.ok()) finish(std::move(status));
+  if (Status status = scratch_.reserve(round_up(bytes, kCacheLine)); !status.ok()) finish(std::move(status));
 }
 
 // Returns the most elements of a piece (of a slice, if spread in slices).
@@ -126,10 +93,7 @@ void HierarchicalLane::cut(Piece* piece) {
   *piece = {};
   piece->begin = cut_;
   piece->spread = spreads();
-  const uint64_t place = inside_ % kInFlight;
-  piece->scratch = op.on_device()        ? pinned_ + place * kPinnedBytes
-                   : scratch_ == nullptr ? nullptr
-                                         : scratch_ + place * scratch_bytes_;
+  piece->scratch = op.on_device() ? scratch_.pinned_part(inside_) : scratch_.part(inside_);
   if (piece->spread && plan_->spreads == Spreads::kSlices) {
     // Each rank gets whole cache lines; what is left is short.
     const auto ranks = static_cast<uint64_t>(grouping_.widest);

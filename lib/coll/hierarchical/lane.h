@@ -3,14 +3,12 @@
 // exchange across hosts, in an order that is the same on all ranks of a host. Created by hierarchical.cpp.
 #pragma once
 
-#include <atomic>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "coll/hierarchical/hierarchical_plan.h"
+#include "coll/hierarchical/piece_scratch.h"
 #include "coll/hierarchical/progress_reports.h"
-#include "device/accelerator.h"
 #include "device/arena.h"
 
 namespace weft::coll {
@@ -37,8 +35,7 @@ class HierarchicalLane final : public CollectiveLane {
   std::optional<uint64_t> moved_bytes() const override { return moved_; }
   void rest() override;
   uint64_t memory_bytes() const override {
-    return kInFlight * scratch_bytes_.load(std::memory_order_relaxed) +
-           pinned_bytes_.load(std::memory_order_relaxed) + local_.lane->memory_bytes() +
+    return scratch_.memory_bytes() + local_.lane->memory_bytes() +
            (across_.lane ? across_.lane->memory_bytes() : 0);
   }
 
@@ -51,8 +48,6 @@ class HierarchicalLane final : public CollectiveLane {
     bool running = false;
   };
   Composed operation() { return {grouping_, host_, args_, dtype_size(args_.dtype), inputs_}; }
-  Status reserve(uint64_t bytes);
-  void release();
   bool spreads() const { return grouping_.even && plan_->spreads != Spreads::kNever; }
   uint64_t most(const Composed& op, bool spread) const;
   uint64_t need(const Composed& op, bool spread) const;
@@ -66,11 +61,10 @@ class HierarchicalLane final : public CollectiveLane {
   bool poll_below(Below& below);
   void finish(Status status);
 
-  static constexpr uint64_t kInFlight = 2;
+  static constexpr uint64_t kInFlight = PieceScratch::kParts;
 
   const Grouping& grouping_;
   const DeviceOps& host_;
-  const std::shared_ptr<Arena> arena_;
   ProgressReports& progress_reports_;
 
   Below local_;
@@ -94,15 +88,8 @@ class HierarchicalLane final : public CollectiveLane {
   uint64_t exchanged_ = 0;     // pieces that ended the second stage
   uint64_t back_ = 0;          // pieces that ended the last stage
 
-  // Kept between operations: one part for each piece in flight.
-  std::byte* scratch_ = nullptr;
-  std::atomic<uint64_t> scratch_bytes_{0};  // of one part; written under the progress lock
-  bool scratch_in_arena_ = false;
-  // Scratch memory for operations on devices, kept as well. Its fixed size is enough for all of them.
-  std::mutex mutex_;
-  std::byte* pinned_ = nullptr;  // guarded by mutex_ until the first device operation
-  std::atomic<uint64_t> pinned_bytes_{0};
-  Accelerator* accelerator_ = nullptr;
+  // Kept between operations.
+  PieceScratch scratch_;
   std::vector<const std::byte*> inputs_;
 };
 
