@@ -56,7 +56,7 @@ std::vector<Result> measure_all(Job& job, const BenchOptions& options) {
   std::vector<Result> results;
   for (const std::string& op : options.ops) {
     if (op == "step") {
-      for (const std::string& manifest : options.manifests)
+      for (const std::string& manifest : options.step.manifests)
         results.push_back(bench_step(job, options, manifest));
     } else if (op == "ready") {
       for (Result& result : bench_ready(job, options)) results.push_back(std::move(result));

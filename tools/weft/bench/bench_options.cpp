@@ -36,53 +36,6 @@ void add_subject(CLI::App& bench, BenchOptions& options) {
       ->delimiter(',');
 }
 
-// Adds the options of gradient steps.
-void add_step(CLI::App& bench, BenchOptions& options) {
-  bench
-      .add_option("--manifest", options.manifests,
-                  "for step: JSON file of the parameters, see bench/manifests")
-      ->check(CLI::ExistingFile);
-  bench
-      .add_option_function<std::string>(
-          "--mode", [&options](const std::string& mode) { options.view_mode = mode == "view"; },
-          "for step, memory of the gradients: copy (default) or view")
-      ->check(CLI::IsMember({"copy", "view"}));
-  bench.add_option("--hook", options.hook,
-                   "for step: a hook and its options, such as 'powersgd rank=4 start=2'; default allreduce");
-  bench
-      .add_option("--reduce-dtype", options.reduce_dtype,
-                  "for step: the type in which f32 gradients are sent and summed, default f32")
-      ->check(CLI::IsMember({"f16", "bf16", "f32"}));
-  bench
-      .add_option(
-          "--replay", options.replay,
-          "for step: gradients become ready as in the backward recorded beside the manifest, whose times are "
-          "multiplied by this factor; exposed communication time is reported")
-      ->check(CLI::PositiveNumber);
-  bench
-      .add_flag(
-          "--compute", options.compute,
-          "for step with --replay: the rank's core computes until a gradient is ready, instead of sleeping "
-          "as if an accelerator computed; time that communication takes from the core is exposed too")
-      ->needs("--replay");
-  bench
-      .add_option("--replan", options.replan,
-                  "for step: re-plan the buckets in the order of readiness of the first step: by limits, or "
-                  "by the cost model")
-      ->check(CLI::IsMember({"limits", "model"}));
-  bench
-      .add_option(
-          "--bucket-limits", options.bucket_limits,
-          "for step: bytes at which buckets close, separated by commas; the last one repeats, 0 means "
-          "one parameter per bucket")
-      ->delimiter(',');
-  bench
-      .add_option(
-          "--accumulate", options.accumulate,
-          "for step: number of steps per measurement, of which only the last one synchronises; default 1")
-      ->check(CLI::Range(1, 1024));
-}
-
 // Adds the options for repetitions and processes.
 void add_processes(CLI::App& bench, BenchOptions& options) {
   bench.add_option("--iterations", options.iterations, "timed calls per size; default: 20 to 5000, by size");
@@ -147,7 +100,7 @@ void add_bench_options(CLI::App& bench, BenchOptions& options) {
   options.sizes = {"8", "4K", "64K", "1M", "4M", "16M", "64M"};
   bench.footer(kFooter);
   add_subject(bench, options);
-  add_step(bench, options);
+  options.step.add_to(bench);
   add_processes(bench, options);
   add_reports(bench, options);
 }
@@ -157,12 +110,12 @@ void check_options(const BenchOptions& options) {
   parse_dtype(options.dtype);
   parse_op(options.op);
   for (const std::string& size : options.sizes) parse_bytes(size);
-  for (const std::string& limit : options.bucket_limits) parse_bytes(limit);
+  options.step.check();
   check_repeat(options);
   if (!options.baseline.empty()) Baseline(options.baseline);  // throws
   for (const std::string& op : options.ops) {
     if (op != "step" && op != "ready") check_collective(op);
-    if (op == "step" && options.manifests.empty()) {
+    if (op == "step" && options.step.manifests.empty()) {
       throw std::invalid_argument("weft bench step needs --manifest FILE; examples are in bench/manifests");
     }
   }

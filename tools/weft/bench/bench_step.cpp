@@ -21,7 +21,7 @@ namespace {
 
 class Step {
  public:
-  Step(Job& job, const Manifest& manifest, const BenchOptions& options)
+  Step(Job& job, const Manifest& manifest, const StepOptions& options)
       : job_(job),
         manifest_(manifest),
         view_mode_(options.view_mode),
@@ -160,7 +160,7 @@ class Step {
     }
   }
 
-  void create_reducer(const BenchOptions& bench) {
+  void create_reducer(const StepOptions& how) {
     std::vector<weft_param> params;
     for (const ManifestParam& param : manifest_.params) {
       weft_param entry = WEFT_PARAM_INIT;
@@ -176,13 +176,13 @@ class Step {
     options.mode = view_mode_ ? WEFT_GRADIENT_VIEW : WEFT_GRADIENT_COPY;
     if (!view_mode_) options.accumulation = WEFT_ACCUMULATION_REDUCER;
     std::vector<uint64_t> limits;
-    limits.reserve(bench.bucket_limits.size());
-    for (const std::string& limit : bench.bucket_limits) limits.push_back(parse_bytes(limit));
+    limits.reserve(how.bucket_limits.size());
+    for (const std::string& limit : how.bucket_limits) limits.push_back(parse_bytes(limit));
     options.bucket_limits = limits.data();
     options.bucket_limit_count = static_cast<uint32_t>(limits.size());
-    if (!bench.reduce_dtype.empty()) options.reduce_dtype = parse_dtype(bench.reduce_dtype);
+    if (!how.reduce_dtype.empty()) options.reduce_dtype = parse_dtype(how.reduce_dtype);
     weft_error error = WEFT_ERROR_INIT;
-    if (!bench.hook.empty()) options.hook = make_hook(bench.hook);
+    if (!how.hook.empty()) options.hook = make_hook(how.hook);
     const weft_status status = weft_reducer_create(job_.comm(), &options, &reducer_, &error);
     weft_hook_destroy(&options.hook);  // the reducer keeps what it uses
     if (status != WEFT_OK) throw std::runtime_error(std::string("weft_reducer_create: ") + error.text);
@@ -247,44 +247,30 @@ std::optional<double> inexactness(const std::string& hook) {
   return std::nullopt;
 }
 
-// Returns "copy mode, 4 steps, re-planned by model, replayed, hook int8" or the like: what differs from the
-// default.
-std::string details_of(const BenchOptions& options, bool has_another_plan) {
-  std::string text = options.view_mode ? "view" : "copy";
-  text += " mode";
-  if (options.accumulate != 1) text += ", " + std::to_string(options.accumulate) + " steps";
-  if (!options.replan.empty())
-    text += (has_another_plan ? ", re-planned by " : ", as before by ") + options.replan;
-  if (options.replay > 0) text += options.compute ? ", computed" : ", replayed";
-  if (!options.reduce_dtype.empty()) text += ", travelling as " + options.reduce_dtype;
-  if (!options.hook.empty()) text += ", hook " + options.hook;
-  return text;
-}
-
 }  // namespace
 
 Result bench_step(Job& job, const BenchOptions& options, const std::string& manifest_path) {
   const Manifest manifest = read_manifest(manifest_path);
-  Step step(job, manifest, options);
+  const StepOptions& how = options.step;
+  Step step(job, manifest, how);
   std::optional<Backward> backward;
-  if (options.replay > 0) {
+  if (how.replay > 0) {
     backward = read_backward(manifest_path, manifest);
-    step.replay(&*backward, options.replay, options.compute);
+    step.replay(&*backward, how.replay, how.compute);
   }
-  if (!options.replan.empty()) {
+  if (!how.replan.empty()) {
     step.rewrite(0);
     step.run();
-    step.replan(options.replan);
+    step.replan(how.replan);
   }
-  const std::optional<double> inexact = inexactness(options.hook);
+  const std::optional<double> inexact = inexactness(how.hook);
   const Subject subject{
       [&](uint64_t round) { step.rewrite(round); }, [&] { step.run(); },
       [&](uint64_t round) { return !inexact.has_value() || step.holds_mean(round, *inexact); }};
   Result result;
   result.work = "step " + manifest.name;
   result.details = std::to_string(manifest.params.size()) + " f32 gradients in " +
-                   std::to_string(step.bucket_count()) + " buckets, " +
-                   details_of(options, step.has_another_plan());
+                   std::to_string(step.bucket_count()) + " buckets, " + how.details(step.has_another_plan());
   result.checked = inexact.has_value();
   result.bytes = manifest.count * sizeof(float);
   result.count = manifest.count;
@@ -294,14 +280,14 @@ Result bench_step(Job& job, const BenchOptions& options, const std::string& mani
   result.memory = step.memory();
   if (backward.has_value()) {
     const double backward_us =
-        std::chrono::duration<double, std::micro>(step.when(backward->ns)).count() * options.accumulate;
+        std::chrono::duration<double, std::micro>(step.when(backward->ns)).count() * how.accumulate;
     result.exposed_us = std::max(0.0, result.times.median_us - backward_us);
     std::ostringstream times;
     times << std::fixed << std::setprecision(1) << result.exposed_us / 1e3 << " ms behind a backward of "
           << backward_us / 1e3 << " ms";
     result.remarks = times.str();
   }
-  if (!options.hook.empty() && job.size() > 1) {
+  if (!how.hook.empty() && job.size() > 1) {
     std::ostringstream sent;
     sent << (result.remarks.empty() ? "" : ", ") << std::setprecision(3) << step.ratio() << " times less sent"
          << (result.checked ? "" : ", results unchecked");

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "step_options.h"
 #include "weft/job.h"
 
 struct BenchOptions {
@@ -19,16 +20,8 @@ struct BenchOptions {
   std::string dtype = "f32";
   std::string op = "sum";
   std::vector<std::string> sizes;
-  std::vector<std::string> manifests;  // of `step`
-  bool view_mode = false;              // of `step`
-  std::string hook;                    // for `step`: its name, and options after a space; default allreduce
-  std::string reduce_dtype;  // for `step`: the dtype in which gradients are sent; default f32, their own
-  double replay = 0;         // for `step`: a factor on the duration of the recorded backward; 0: no replay
-  bool compute = false;      // for a replayed `step`: the rank's core computes meanwhile, instead of sleeping
-  std::string replan;        // for `step`: "limits" or "model", after the first step; default none
-  std::vector<std::string> bucket_limits;  // for `step`: bytes; default the library's
-  uint32_t accumulate = 1;                 // for `step`: number of steps, of which the last one synchronises
-  uint64_t iterations = 0;                 // 0: by size
+  StepOptions step;
+  uint64_t iterations = 0;  // 0: by size
   uint64_t warmup = 3;
   bool pin = true;
   bool joined = false;  // this process is a rank already
