@@ -3,20 +3,22 @@
 #pragma once
 
 #include <atomic>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "comm/agreed_errors.h"
+#include "comm/comm_tasks.h"
 #include "comm/context.h"
+#include "comm/departures.h"
+#include "comm/first_failure.h"
 #include "comm/flight_dump.h"
 #include "comm/lane.h"
 #include "comm/lane_messages.h"
 #include "control/control_exchange.h"
 #include "control/generations.h"
-#include "engine/closed_lanes.h"
 #include "engine/flight.h"
 #include "transport/collectives.h"
 #include "transport/control.h"
@@ -78,20 +80,23 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   }
 
   // Returns the lane of a user's call: the first collective lane, or the lane of a pair of ranks.
-  Status lane_for(const CollectiveArgs& args, std::shared_ptr<Lane>* lane);
+  Status lane_for(const CollectiveArgs& args, std::shared_ptr<Lane>* lane) {
+    return tasks_.lane_for(args, lane);
+  }
   // Returns the part that `make` creates at the first call. It lives as long as the communicator. kCancelled:
   // the communicator is closed.
-  using MakePart = std::shared_ptr<CommPart> (*)(Comm&);
-  Status part(MakePart make, CommPart** part);
+  Status part(CommTasks::MakePart make, CommPart** part) { return tasks_.part(make, part); }
   // Opens a further ordered sequence of collectives (for a reducer). All ranks open lanes in the same order.
   // If a backend has few lanes, this reuses a lane that all ranks had closed when they last called
   // agree_to_open; its slot numbers continue. Success is local to this rank. Before the ranks use the lane,
   // they agree on whether all of them opened it; if one did not, the ranks that did close it. Either way the
   // next lane is the same on all ranks. overlapping: if the backend supports it, an operation need not wait
   // for the previous one; then it must not read what the previous one writes.
-  Status open_lane(std::shared_ptr<Lane>* lane, bool overlapping = false);
+  Status open_lane(std::shared_ptr<Lane>* lane, bool overlapping = false) {
+    return tasks_.open_lane(lane, overlapping);
+  }
   // Closes a lane. Either no operation is outstanding on it, or the communicator has failed.
-  void close_lane(const std::shared_ptr<Lane>& lane);
+  void close_lane(const std::shared_ptr<Lane>& lane) { tasks_.close_lane(lane); }
 
   // Submits an operation and waits for it; drives progress meanwhile. timeout_ms: as in op_deadline.
   Status run(const CollectiveArgs& args, int64_t timeout_ms);
@@ -120,19 +125,16 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   // Fails the communicator. The first failure is kept, is sent to the other ranks if `tell`, and completes
   // all outstanding operations.
   void fail(const Status& status, bool tell = true) noexcept;
-  // Announces an error that every rank has found in an agreement and is about to return. Sends it to the
-  // other ranks, then waits until each of them has announced the error or has left, or until kAgreedErrorMs
-  // have passed. If a rank then ends without another operation, the others fail with this error. May be
-  // called on any thread without the progress lock, in the same order on all ranks.
-  void agreed_error(const Status& error);
+  // Announces an error that every rank has found in an agreement and is about to return. If a rank then ends
+  // without another operation, the others fail with this error. Waits until the others have found it too, for
+  // a while (AgreedErrors::announce). May be called on any thread without the progress lock, in the same
+  // order on all ranks.
+  void agreed_error(const Status& error) { agreed_errors_.announce(error); }
   // Called by a lane that starts an operation, under the progress lock: withdraws this rank's announced
   // error.
-  void continue_after_error() {
-    if (error_stands_.load(std::memory_order_relaxed)) [[unlikely]]
-      withdraw_error();
-  }
-  bool failed() const { return failed_.load(std::memory_order_acquire); }
-  Status failure() const;
+  void continue_after_error() { agreed_errors_.withdraw(); }
+  bool failed() const { return failure_.failed(); }
+  Status failure() const { return failure_.status(); }
   // Returns true while the failure's flight record is being written. Lanes delay the completion of operations
   // for it, briefly.
   bool dumping() { return dump_.pending(context_->clock()); }
@@ -146,13 +148,14 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   // changes the text of the failure.
   Status close(bool with_context = false);
 
-  bool any_departed() const { return any_departed_.load(std::memory_order_acquire); }
-  // Returns true if the rank's process has ended or has left: it does nothing any more.
-  bool gone(int rank) const { return gone_[static_cast<size_t>(rank)].load(std::memory_order_acquire); }
-  // Returns true if the rank takes part in no further operation. Its process may still be alive.
-  bool departed(int rank) const {
-    return departed_[static_cast<size_t>(rank)].load(std::memory_order_acquire);
-  }
+  // True once close() has begun: no lane or part is added. Their callers then return cancelled().
+  bool closed() const { return closed_; }
+  Status cancelled() const;
+
+  // Departures describes them.
+  bool any_departed() const { return departures_.any(); }
+  bool gone(int rank) const { return departures_.gone(rank); }
+  bool departed(int rank) const { return departures_.departed(rank); }
 
   // Returns the algorithm of the operation that completed last, on any lane.
   const char* last_algorithm() const { return last_algorithm_.load(std::memory_order_relaxed); }
@@ -165,7 +168,7 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   }
 
   // Returns true if no operation is outstanding and no rank touches the buffers of earlier ones.
-  bool quiet();
+  bool quiet() { return tasks_.quiet(); }
 
   // Creates an exchange among some of the ranks over the control channel, to create a subgroup communicator.
   // members: ranks of this communicator, by rank in the new one. Every member calls this with the same id.
@@ -179,22 +182,10 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   void on_broken(const Status& why) noexcept override;
 
  private:
-  // The executors of a lane's operations. second: for a pipelined lane; null for others (Lane's constructor).
-  struct Executes {
-    std::shared_ptr<CollectiveLane> impl, second;
-  };
-  Status make_lane(const LaneKey& key, bool overlapping, Executes* executes);
-  void add_lane(const LaneKey& key, Executes executes, uint64_t first, std::shared_ptr<Lane>* lane);
-  void write_closed_lanes(ByteWriter* message);
-  void compare_closed_lanes(const std::vector<ClosedLanes::Published>& published);
   template <class MakeDeadline>
   Status run_until(Lane& lane, const CollectiveArgs& args, MakeDeadline&& make_deadline);
   Status deliver();
   void send_failure(const Status& status);
-  void withdraw_error();
-  bool others_found(uint64_t errors);
-  void receive_error(int rank, ByteView message);
-  Status cancelled() const;
   void adopt(int rank, ByteView message);
 
   // Reading the clock costs a tenth of the shortest operations. A blocking call therefore starts its deadline
@@ -213,39 +204,16 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   LaneMessages lane_messages_{*this};
   std::shared_ptr<Drain> drain_;  // set once in create; null where messages outlive their sender
 
-  std::atomic<bool> failed_{false};
+  FirstFailure failure_;
   std::mutex close_mutex_;                        // held by the thread that closes
   std::atomic<bool> closed_{false};               // written under close_mutex_
   std::atomic<bool> closed_with_context_{false};  // written before closed_
   std::atomic<const char*> last_algorithm_{""};
   std::atomic<uint64_t> operations_{0};
-  mutable std::mutex failure_mutex_;
-  Status failure_;  // guarded by failure_mutex_
   FlightDump dump_;
-  std::unique_ptr<std::atomic<bool>[]> departed_, gone_;
-  std::atomic<bool> any_departed_{false};
-
-  mutable std::mutex lanes_mutex_;
-  std::vector<std::shared_ptr<Lane>> lanes_;                                   // guarded by lanes_mutex_
-  std::shared_ptr<Lane> user_lane_;                                            // set once in create
-  std::map<std::pair<LaneKey::Kind, int>, std::shared_ptr<Lane>> pair_lanes_;  // guarded by lanes_mutex_
-  std::vector<std::pair<MakePart, std::shared_ptr<CommPart>>> parts_;          // guarded by lanes_mutex_
-  uint32_t next_lane_ = 0;                                                     // guarded by lanes_mutex_
-  ClosedLanes closed_lanes_;  // guarded by lanes_mutex_; empty if the backend has many lanes
-
-  // Errors that all ranks have found. announce_mutex_ orders the messages that this rank sends.
-  // ControlListener callbacks never take it.
-  static constexpr int64_t kAgreedErrorMs = 2000;
-  struct AgreedErrors {
-    uint64_t count = 0;  // number of errors that the rank has announced
-    Status last;         // the rank's last error; kOk once the rank has started another operation
-  };
-  std::mutex announce_mutex_;
-  uint64_t announced_ = 0;                 // guarded by announce_mutex_
-  std::atomic<bool> error_stands_{false};  // written under announce_mutex_
-  std::mutex received_errors_mutex_;
-  std::vector<AgreedErrors> received_errors_;  // by rank; guarded by received_errors_mutex_
-
+  Departures departures_;
+  CommTasks tasks_{*this};
+  AgreedErrors agreed_errors_{*this};
   std::atomic<uint32_t> subgroup_ids_{0};
   Postbox postbox_;
 };

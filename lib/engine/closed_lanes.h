@@ -1,7 +1,7 @@
 // Collective lanes that this rank has closed and keeps for reuse once every rank has closed them. So a
 // backend with few lanes can create any number of reducers. The ranks exchange their closed lanes when they
 // agree to open lanes (Comm::agree_to_open). The last such exchange decides which lane is reused, so all
-// ranks take the same one. Used by Comm, under its lanes_mutex_.
+// ranks take the same one. Used by CommTasks, under its mutex_.
 #pragma once
 
 #include <cstdint>
