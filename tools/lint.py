@@ -6,7 +6,8 @@ layers   tools/check_layers.py
 docs     tools/check_docs.py
 prose    tools/check_prose.py: sentences that are hard to read, and words that docs/glossary.md replaces
 sizes    files of lib, backends, hooks and include: more than 400 lines are reported, more than 700 fail. A folder of more
-         than 40 files fails too, unless it is a fuzz target's corpus
+         than 40 files fails too, unless it is a fuzz target's corpus. So do classes with too many data members, or in more
+         than one .cpp (tools/check_classes.py)
 headers  every header of lib, backends and hooks compiles alone; the public ones as C99, C11 and C++17, by gcc and clang.
          Headers that a source includes first are left to `tidy`.
          Those of a backend that is not built are left out
@@ -32,6 +33,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+import check_classes
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ROOT / ".venv" / "bin"
@@ -99,7 +102,8 @@ def check_sizes(_):
     folders = collections.Counter(os.path.dirname(name) for name in tracked("") if not name.startswith(DATA))
     problems += [f"{folder}: {files} files; at most {FULL} are allowed; divide it"
                  for folder, files in folders.items() if files > FULL]
-    return problems
+    return problems + check_classes.check(ROOT, [name for name in tracked(".h", ".cpp", ".cu")
+                                                 if name.startswith(check_classes.FOLDERS)])
 
 
 def check_names(_):
