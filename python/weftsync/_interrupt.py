@@ -63,6 +63,7 @@ def keeping(function: Callable[..., Any]) -> Callable[..., Any]:
 # Threads, other than the main one, that run functions of the program, by number of the call. Threads: any.
 _running: dict[int, int] = {}
 _numbers = itertools.count()
+os.register_at_fork(after_in_child=_running.clear)
 
 
 @atexit.register

@@ -295,6 +295,17 @@ def test_ucx_of_the_package_index():
     expect_equal(len(re.findall(rf"{re.escape(str(package(folder).parent))}/libucx/lib/libucp", text)), 2, text)
 
 
+def test_lightgbm():
+    """with the extra [lightgbm] two processes train one model, and a failure of one is an error of the other"""
+    folder = environment("lightgbm", extra="[lightgbm]")
+    ranks = [folder / "bin/weftsync", "run", "-n", "2", "--", folder / "bin/python"]
+    text = call(*ranks, ROOT / "examples/lightgbm/train.py", "--rounds", "20")
+    accuracies = re.findall(r"rank \d of 2: accuracy (\S+)", text)
+    expect(len(accuracies) == 2 and accuracies[0] == accuracies[1], "accuracies", text)
+    text = call(*ranks, ROOT / "tests/python/lightgbm_ranks.py", "failing", "raises", "60")
+    expect(re.search(r"lightgbm.basic.LightGBMError: Weft: .*ValueError: bad rows", text), "the other rank's error", text)
+
+
 def test_mpi():
     """ranks of Open MPI and of MPICH reduce over the backend mpi"""
     folder = shared_environment()
