@@ -74,6 +74,7 @@ test-parity: build | .setup/parity ## gradients beside PyTorch DDP's, model by m
 	@python3 tests/parity/run.py $(BUILD)
 
 test-torch: build | .setup/parity ## PyTorch's own distributed suite over Weft, compared with Gloo (installs PyTorch in BUILD)
+	@python3 tests/torch/run_ddp.py $(BUILD)
 	@python3 tests/torch/run.py $(BUILD)
 
 # Mutants are compiled one source at a time, in a build of their own.

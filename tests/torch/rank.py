@@ -5,8 +5,10 @@ the descriptor that the first argument names. Environment: BACKEND=weft, RANK, W
 """
 import functools
 import importlib.util
+import inspect
 import json
 import os
+import re
 import sys
 import traceback
 import unittest
@@ -28,8 +30,29 @@ class AlsoGloo(str):
         return not self == other
 
 
-def load_suite():
-    """Import the suite. Its constant BACKEND is an AlsoGloo."""
+# The suite's tests of DistributedDataParallel are mostly for GPUs. These replacements let them run on the CPU.
+ON_CPU = ((r"\.cuda\((?:[^()]|\([^()]*\))*\)", ".cpu()"),
+          (r"\.to\((?:self\.rank|rank|rank_id|device_id|dev)\)", '.to("cpu")'),
+          (r"device=(?:self\.rank|rank_id|rank|device_id|dev|torch\.device\(rank\))(?=[,)\s])", 'device="cpu"'),
+          (r"device_ids=(?:\[[^\]]*\]|gpus|device_ids)", "device_ids=None"),
+          (r"output_device=[\w.]+(?:\([^()]*\))?", "output_device=None"),
+          (r"torch\.cuda\.current_device\(\)|(?<=device=)\"cuda\"|(?<=device = )self\.rank", '"cpu"'),
+          (r"torch\.cuda\.(?:set_device|synchronize|manual_seed|empty_cache)\((?:[^()]|\([^()]*\))*\)", "None"),
+          (r"torch\.cuda\.device_count\(\)", "dist.get_world_size()"),
+          (r"(?m)^ *@(?:skip_if_no_gpu|skip_if_lt_x_gpu\(.*\)|require_n_gpus_for_nccl_backend\([^)]*\)|skip_if_no_torchvision|"
+           r"require_exact_world_size\(.*\)|unittest\.skip\(.*\))$", ""),
+          (r"(?ms)^ *@require_n_gpus_for_nccl_backend\($.*?^ *\)$", ""))
+
+
+def on_cpu(source):
+    """Return the source of the suite for the CPU."""
+    for pattern, text in ON_CPU:
+        source = re.sub(pattern, text, source)
+    return source
+
+
+def load_suite(cpu=False):
+    """Import the suite. Its constant BACKEND is an AlsoGloo. cpu: its tests for GPUs run on the CPU."""
     import torch.distributed as dist
     from torch.testing._internal import common_distributed
     import weftsync.torch  # noqa: F401
@@ -38,12 +61,23 @@ def load_suite():
     source = spec.loader.get_source(SUITE)
     guard = 'BACKEND = os.environ["BACKEND"]'
     assert source.count(guard) == 1, "the suite reads its backend in another way than run.py expects"
+    if cpu:
+        source = on_cpu(source)
     module = importlib.util.module_from_spec(spec)
     sys.modules[SUITE] = module
     module._ALSO_GLOO = AlsoGloo("weft")
     exec(compile(source.replace(guard, "BACKEND = _ALSO_GLOO"), spec.origin, "exec"), module.__dict__)
     assert dist.Backend("weft") == "weft"
     return module
+
+
+def replace_ddp(module):
+    """Put Weft's DistributedDataParallel in the place of torch's, in the suite's module and in torch.nn.parallel."""
+    import torch
+    from weftsync.torch import DistributedDataParallel
+    torch.nn.parallel.DistributedDataParallel = DistributedDataParallel
+    if hasattr(module, "DistributedDataParallel"):
+        module.DistributedDataParallel = DistributedDataParallel
 
 
 class GlooGuard:
@@ -144,9 +178,14 @@ class Rank:
         import behaviours
         import training
         self.rank = int(os.environ["RANK"])
-        self.module = module = load_suite()
-        self.own = {**behaviours.CASES, **training.CASES, "weft_counted": self.counted}
-        self.guard = GlooGuard({module.__file__, behaviours.__file__, training.__file__})
+        self.ddp = os.environ.get("TEST_DDP", "")
+        self.only_ddp = bool(self.ddp)
+        self.module = module = load_suite(self.only_ddp)
+        import ddp
+        if self.ddp == "weft":
+            replace_ddp(module)
+        self.own = ddp.CASES if self.only_ddp else {**behaviours.CASES, **training.CASES, "weft_counted": self.counted}
+        self.guard = GlooGuard({module.__file__, behaviours.__file__, training.__file__, ddp.__file__})
         self.counter = Counter()
 
         class TestDistBackendWithSpawn(module.TestDistBackend, module.DistributedTest._DistTestBase):
@@ -156,8 +195,16 @@ class Rank:
 
     def names(self):
         """The names of all tests: torch's in order of the name, then those of this folder."""
-        own = list(self.own)
-        return [name for name in unittest.TestLoader().getTestCaseNames(self.case) if name.startswith("test_")] + own
+        names = [name for name in unittest.TestLoader().getTestCaseNames(self.case) if name.startswith("test_")]
+        if self.only_ddp:
+            return [name for name in names if self.uses_ddp(name)] + (list(self.own) if self.ddp == "weft" else [])
+        return names + list(self.own)
+
+    def uses_ddp(self, test):
+        """Return True if the source of a test of torch names DistributedDataParallel, in any form."""
+        function = inspect.unwrap(getattr(self.case, test))
+        names = {name.lower() for name in function.__code__.co_names} | {test.lower()}
+        return any("ddp" in name or "distributeddataparallel" in name for name in names)
 
     def counted(self):
         """the calls of a group are compared when it ends, and one that the library did not count is a problem"""
@@ -200,7 +247,7 @@ class Rank:
             case._barrier()
             if dist.is_initialized():
                 dist.destroy_process_group()
-            if self.counter.problems:
+            if self.counter.problems and not self.only_ddp:  # a reducer's operations are not those of the group
                 return "fail", self.counter.problems[0]
             return "pass", ""
         except unittest.SkipTest as reason:

@@ -62,8 +62,8 @@ def _load() -> ctypes.CDLL:
         else:
             return made
     raise ImportError(f"collectives inside jit need the module {_FILE}, which cannot be loaded: {'; '.join(problems)}. "
-                      "This installation of Weft was built without it (-Djax=enabled builds it, and so does `make "
-                      "wheel`). Outside jit the collectives work without it")
+                      "This installation of Weft was built without it (-Djax=enabled builds it). "
+                      "Outside jit the collectives work without it")
 
 
 def _register(made: ctypes.CDLL) -> None:

@@ -1,4 +1,4 @@
-"""The backend "weft" of torch.distributed.
+"""The backend "weft" of torch.distributed, and a DistributedDataParallel over Weft's reducer.
 
     import torch.distributed as dist
     import weftsync.torch                  # not needed if the package was installed with its entry points
@@ -8,10 +8,16 @@
 
 Importing this package registers the backend. The ranks find each other over the process group's own store, so the
 backend needs neither a port nor a secret. docs/pytorch.md lists what is supported and what differs from Gloo.
+
+    from weftsync.torch import DistributedDataParallel
+
+    model = DistributedDataParallel(model)  # as torch.nn.parallel.DistributedDataParallel
 """
 from __future__ import annotations
 
-__all__ = ["register"]
+from typing import Any
+
+__all__ = ["DistributedDataParallel", "register"]
 
 
 def register() -> None:
@@ -20,6 +26,14 @@ def register() -> None:
 
     from . import _register
     _register.register()
+
+
+def __getattr__(name: str) -> Any:
+    """Import DistributedDataParallel when it is needed: this module is imported while torch itself is."""
+    if name == "DistributedDataParallel":
+        from .ddp import DistributedDataParallel
+        return DistributedDataParallel
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 register()

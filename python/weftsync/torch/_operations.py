@@ -5,6 +5,7 @@ collectives have one source and one destination; a single contiguous tensor is u
 """
 from __future__ import annotations
 
+import collections
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
@@ -38,6 +39,8 @@ class Operations:
         self.comm: Comm = _bootstrap.create(exchange, rank, size)
         self._monitor = Monitor(store, rank, size, exchange.use)
         self._coalesced: Optional[list[Work]] = None
+        # torch's Reducer keeps the C++ half of the Work of Join's all_reduce, which waits for ever without this half.
+        self._kept: collections.deque[Work] = collections.deque(maxlen=64)
         self._count = 0
 
     # ---- how an operation starts
@@ -128,11 +131,14 @@ class Operations:
     def _all_reduce(self, name: str, tensors: list[torch.Tensor], options: Any) -> Work:
         buffer = flat(tensors)
         in_place = len(tensors) == 1 and tensors[0].is_contiguous()
-        return self._reduced(
+        work = self._reduced(
             name, options, tensors, tensors, buffer, buffer,
             lambda how, seconds: self.comm.all_reduce(part(buffer), op=how.op, factor=how.factor, timeout=seconds,
                                                       wait=False),
             None if in_place else lambda: spread(buffer, tensors))
+        if buffer.numel() == 1:
+            self._kept.append(work)
+        return work
 
     def _sparse(self, tensor: torch.Tensor, options: Any) -> Work:
         how = reduction(options.reduceOp, tensor.dtype, self._weft_size)

@@ -63,6 +63,11 @@ def _factor(reduce_op: Any) -> float:
     return float(factor)
 
 
+def element(dtype: torch.dtype) -> DType:
+    """Convert an element type. Raises KeyError for a type that Weft does not know."""
+    return _ELEMENTS[dtype]
+
+
 def part(tensor: torch.Tensor) -> Region:
     """Describe the elements of a contiguous tensor, which the Region keeps alive."""
     dtype = _ELEMENTS.get(tensor.dtype)
