@@ -5,6 +5,7 @@ Each program is a function. It ends with exit code 0 if all that it expects hold
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -191,20 +192,37 @@ def gradients():
     second = jax.jit(jax.grad(lambda x: jax.grad(cubes)(x).sum()))(xs[RANK])
     expect(np.allclose(second, 6 * xs[RANK] * SIZE, rtol=1e-4), "a second derivative", second)
 
-    # The gradients' collectives have different sizes, and run in one order on all ranks, although the loss does not
-    # depend on the last one and every rank's program differs.
+
+def order_of_gradients():
+    """A gradient's collectives run after all of the function's, in one order, though every rank's program differs."""
+    comm = new_comm()
+
+    def late(x, rank):  # on one rank XLA has other calls that it can run first
+        return busy(x) if RANK == rank else x
+
+    # The loss depends neither on the last call nor, as it is linear, on the values of the others.
     @jax.jit
-    def aside(x, y):
+    def aside(x, y, ones):
         def loss(x, y):
-            a, b = (busy(x), y) if RANK == 0 else (x, busy(y))
-            a, token = wj.all_reduce(a, wj.create_token(), comm=comm)
-            b, token = wj.all_reduce(b, token, comm=comm)
-            metric, token = wj.all_reduce(jax.lax.stop_gradient(busy(x) if RANK else x)[:7], token, "max", comm=comm)
-            return wj.tie(a.sum() + b.sum(), token), metric
+            a, token = wj.all_reduce(late(x, 0), wj.create_token(), comm=comm)
+            b, token = wj.all_reduce(late(y, 1), token, comm=comm)
+            metric, token = wj.all_reduce(late(ones[:200], 1), token, "max", comm=comm)
+            return wj.tie((a * late(ones[:100], 0)).sum() + (b * late(ones, 0)).sum(), token), metric
         return jax.grad(loss, (0, 1), has_aux=True)(x, y)
 
-    (left, right), _ = aside(jnp.ones(100), jnp.ones(300))
+    (left, right), metric = aside(jnp.ones(100), jnp.ones(300), jnp.ones(300))
     expect(np.allclose(left, SIZE) and np.allclose(right, SIZE), "gradients of ones", left, right)
+    same_bits("the metric", metric, np.ones(200, np.float32))
+
+    @jax.jit
+    def alone(x, ones):
+        def loss(x):
+            block, _ = wj.reduce_scatter(late(x, 1).reshape(SIZE, -1), wj.create_token(), comm=comm)
+            return (block * late(ones, 0)).sum()
+        return jax.value_and_grad(loss)(x)
+
+    value, gradient = alone(jnp.ones(100 * SIZE), jnp.ones(100))
+    expect_equal((float(value), gradient.tolist()), (100.0 * SIZE, [1.0] * 100 * SIZE))
 
 
 def refusals():
@@ -238,6 +256,23 @@ def refusals():
     comm = new_comm()
     same_bits("traced again", jax.jit(lambda x: reduced(x))(x), np.full((SIZE, 2), SIZE, np.float32))
     comm.close()
+
+
+def closing():
+    """Closing a communicator waits for the compiled program that uses it. The program is not harmed."""
+    comm = new_comm()
+    jitted = jax.jit(lambda x: wj.all_reduce(x, wj.create_token(), comm=comm)[0])
+    jitted(jnp.ones(3)).block_until_ready()
+    made = []
+    if RANK == 1:
+        time.sleep(3)
+    thread = threading.Thread(target=lambda: made.append(np.asarray(jitted(jnp.ones(3)))))
+    thread.start()
+    time.sleep(1)
+    comm.close()
+    thread.join(DEADLINE_S)
+    same_bits("the last result", made[0], np.full(3, SIZE, np.float32))
+    expect_raises(jax.errors.JaxRuntimeError, "was closed after the function was traced", jitted, jnp.ones(3))
 
 
 def mismatch():

@@ -58,8 +58,18 @@ def test_order():
 
 
 def test_gradients():
-    """gradients are those of the sum of all ranks' losses, and their collectives keep the order"""
+    """gradients are those of the sum of all ranks' losses, inside and outside jit"""
     finish(start("gradients", size=3))
+
+
+def test_order_of_gradients():
+    """a gradient's collectives run after all of the function's, in one order, though the ranks' programs differ"""
+    finish(start("order_of_gradients"))
+
+
+def test_closing():
+    """closing a communicator waits for the compiled program that uses it"""
+    finish(start("closing"))
 
 
 def test_refusals():
