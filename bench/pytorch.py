@@ -2,8 +2,8 @@
 """Compares the backend weft of torch.distributed with gloo on this machine, interleaved. Prints Markdown.
 
 calls  times of single calls, and how long a call holds the GIL (bench/pytorch_calls.py)
-steps  times of a step of the programs in examples/pytorch, which use DistributedDataParallel. Their gloo version is the
-       same program without the two lines that choose Weft
+steps  whole training steps of the programs in examples/pytorch, in each of their ways, and how much of them is
+       communication that computing does not hide
 """
 import argparse
 import json
@@ -21,13 +21,14 @@ import torch_venv  # noqa: E402
 
 EXAMPLES = ROOT / "examples" / "pytorch"
 BACKENDS = ("gloo", "weft")
+WAYS = ("ddp-gloo", "weft", "weftsync-copy", "weftsync-view")
 
 
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("build", type=Path, nargs="?", default=ROOT / "build")
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=5, help="each round runs gloo and weft")
+    parser.add_argument("--rounds", type=int, default=5, help="each round runs all that is compared")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--parts", default="calls,steps")
     arguments = parser.parse_args()
@@ -42,15 +43,6 @@ def torchrun(python, arguments, *command):
     return subprocess.run([str(python), "-W", "ignore", "-m", "torch.distributed.run", "--standalone",
                            "--nproc-per-node", str(arguments.ranks), *map(str, command)], env=environment,
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True, text=True).stdout
-
-
-def without_weft(source):
-    """Return an example's program without the two lines that choose Weft."""
-    text, count = re.subn(r"^import weftsync\.torch.*\n", "", source, flags=re.MULTILINE)
-    text, replaced = re.subn(r'init_process_group\("weft"\)', 'init_process_group("gloo")', text)
-    if (count, replaced) != (1, 1):
-        raise ValueError(f"the example has {count} imports and {replaced} calls that choose Weft, expected one of each")
-    return text
 
 
 def calls(python, arguments, folder):
@@ -71,23 +63,22 @@ def calls(python, arguments, folder):
 
 
 def steps(python, arguments, folder):
-    print("\n| program | gloo (ms) | weft (ms) | weft/gloo, each round |")
-    print("|---|---|---|---|")
-    (folder / "progress.py").write_text((EXAMPLES / "progress.py").read_text())
-    for name in ("transformer", "cnn"):
-        before = folder / f"{name}.py"
-        before.write_text(without_weft((EXAMPLES / before.name).read_text()))
-        times, losses = {backend: [] for backend in BACKENDS}, set()
+    """Compare the ways of examples/pytorch/systems.py."""
+    programs = {"transformer, 22 M parameters": ["transformer.py", "--width", "512", "--layers", "7"], "cnn": ["cnn.py"]}
+    print("\n| program | way | step (ms) | exposed (ms) | step, ddp-gloo = 1 | exposed, ddp-gloo = 1 |")
+    print("|---|---|---|---|---|---|")
+    for name, (program, *options) in programs.items():
+        found, losses = {way: [] for way in WAYS}, set()
         for _ in range(arguments.rounds):
-            for backend, program in zip(BACKENDS, (before, EXAMPLES / before.name)):
-                output = torchrun(python, arguments, program, "--steps", arguments.steps)
-                line = re.search(rf"^{backend}: loss (\S+), (\S+) ms a step", output, re.MULTILINE)
-                loss, milliseconds = line.groups()
-                times[backend].append(float(milliseconds))
+            for way in WAYS:
+                output = torchrun(python, arguments, EXAMPLES / program, "--steps", arguments.steps, "--backend", way, *options)
+                step, exposed, loss = re.search(r"^step_ms=(\S+) exposed_ms=(\S+) loss=(\S+)$", output, re.MULTILINE).groups()
+                found[way].append((float(step), float(exposed)))
                 losses.add(loss)
-        ratios = ", ".join(f"{second / first:.2f}" for first, second in zip(*times.values()))
-        gloo, weft = (statistics.median(times[backend]) for backend in BACKENDS)
-        print(f"| {name} | {gloo:.1f} | {weft:.1f} | {ratios} |")
+        middle = {way: [statistics.median(column) for column in zip(*times)] for way, times in found.items()}
+        for way, (step, exposed) in middle.items():
+            base = middle["ddp-gloo"]
+            print(f"| {name} | {way} | {step:.1f} | {exposed:.1f} | {step / base[0]:.2f} | {exposed / base[1]:.2f} |")
         print(f"{name}: the last losses are {', '.join(sorted(losses))}", file=sys.stderr)
 
 

@@ -1,12 +1,12 @@
 """Trains a small convolutional network, one process for each rank. It tells discs, squares and crosses apart.
 
-    torchrun --nproc-per-node 2 examples/pytorch/cnn.py [--steps N]
+    torchrun --nproc-per-node 2 examples/pytorch/cnn.py [--backend ddp-gloo|weft|weftsync-copy|weftsync-view] [--steps N]
 """
 import argparse
 
 import torch
 import torch.distributed as dist
-import weftsync.torch  # noqa: F401  registers the backend
+import systems
 from progress import Progress
 from torch import nn
 
@@ -32,13 +32,13 @@ def block(inputs, outputs):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=60)
+    systems.add_arguments(parser)
     arguments = parser.parse_args()
-    dist.init_process_group("weft")
+    systems.start(arguments.backend)
     torch.manual_seed(1)
-    model = nn.parallel.DistributedDataParallel(nn.Sequential(
+    model = systems.wrap(nn.Sequential(
         block(1, 32), block(32, 64), block(64, 128), nn.Flatten(), nn.Linear(128 * 9, 512), nn.ReLU(),
-        nn.Linear(512, 3)))
+        nn.Linear(512, 3)), arguments.backend)
     optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
     generator = torch.Generator().manual_seed(dist.get_rank())  # every rank draws other pictures
     progress = Progress(arguments.steps)
@@ -49,6 +49,12 @@ def main():
         loss.backward()
         optimizer.step()
         progress.loss = loss.item()
+
+    def run(module):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(module(images), shapes).backward()
+
+    systems.report(progress, systems.exposed_ms(lambda: run(model), lambda: run(model.module)))
     dist.destroy_process_group()
 
 

@@ -9,7 +9,7 @@ WIDTH = 30
 
 
 class Progress:
-    """Iterates over the numbers of steps. After the last one it prints the loss and the median time of a step."""
+    """Iterates over the numbers of steps, and measures their times."""
 
     def __init__(self, steps):
         self.steps, self.loss, self.seconds = steps, float("nan"), []
@@ -23,10 +23,8 @@ class Progress:
                 done = (step + 1) * WIDTH // self.steps
                 print(f"\r[{'#' * done:{WIDTH}}] {step + 1}/{self.steps}  loss {self.loss:.3f}  "
                       f"{self.milliseconds():.1f} ms a step", end="", file=sys.stderr, flush=True)
-        if dist.get_rank() == 0:
-            if sys.stderr.isatty():
-                print(file=sys.stderr)
-            print(f"{dist.get_backend()}: loss {self.loss:.6f}, {self.milliseconds():.1f} ms a step", flush=True)
+        if dist.get_rank() == 0 and sys.stderr.isatty():
+            print(file=sys.stderr)
 
     def milliseconds(self):
         """Return the median time of a step, without the first ones, which set up connections and memory."""

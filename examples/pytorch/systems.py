@@ -1,0 +1,51 @@
+"""The ways to average gradients that the programs of this folder can train with, and what they cost."""
+import statistics
+import time
+
+import torch.distributed as dist
+import weftsync.torch  # registers the backend "weft"
+from torch import nn
+
+# ddp-gloo        torch's DistributedDataParallel over torch's backend for the CPU
+# weft            torch's DistributedDataParallel over the backend weft: two other lines
+# weftsync-copy   Weft's DistributedDataParallel; gradients are copied into buckets, and results back
+# weftsync-view   the same; gradients lie in the buckets
+BACKENDS = ("ddp-gloo", "weft", "weftsync-copy", "weftsync-view")
+
+
+def add_arguments(parser):
+    parser.add_argument("--steps", type=int, default=60, help="at least 1")
+    parser.add_argument("--backend", choices=BACKENDS, default="weftsync-view", help="how gradients are averaged")
+
+
+def start(backend):
+    """Join the process group. torchrun tells each process its rank."""
+    dist.init_process_group("gloo" if backend == "ddp-gloo" else "weft")
+
+
+def wrap(module, backend):
+    """Return the module with averaged gradients."""
+    if backend in ("ddp-gloo", "weft"):
+        return nn.parallel.DistributedDataParallel(module)
+    return weftsync.torch.DistributedDataParallel(module, gradient_as_bucket_view=backend == "weftsync-view")
+
+
+def exposed_ms(averaged, alone, rounds=15):
+    """Return how much longer a pass takes with averaged gradients than alone: the communication that is not hidden.
+
+    averaged, alone  functions that run a forward and a backward pass, with and without averaging. They run in turn
+    """
+    times = ([], [])
+    for _ in range(rounds):
+        for found, run in zip(times, (averaged, alone)):
+            dist.barrier()
+            begin = time.perf_counter()
+            run()
+            found.append(time.perf_counter() - begin)
+    return 1000 * (statistics.median(times[0]) - statistics.median(times[1]))
+
+
+def report(progress, exposed):
+    """Print the last line, on rank 0."""
+    if dist.get_rank() == 0:
+        print(f"step_ms={progress.milliseconds():.2f} exposed_ms={exposed:.2f} loss={progress.loss:.6f}", flush=True)
