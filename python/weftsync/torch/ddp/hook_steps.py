@@ -142,9 +142,10 @@ class HookSteps:
         self.begin()
         for bucket in self._buckets:
             if bucket.sparse:
-                shape = self._model.parameters[bucket.members[0]].shape
-                bucket.buffer = torch.sparse_coo_tensor(torch.empty((1, 0), dtype=torch.int64),
-                                                        torch.empty((0, *shape[1:])), shape)
+                parameter = self._model.parameters[bucket.members[0]]
+                bucket.buffer = torch.sparse_coo_tensor(
+                    torch.empty((1, 0), dtype=torch.int64), torch.empty((0, *parameter.shape[1:]), dtype=parameter.dtype),
+                    parameter.shape)
             else:
                 bucket.buffer.zero_()
             self._launch()
