@@ -114,24 +114,27 @@ def train(ddp, steps=STEPS, none=True, accumulate=1, optimizer=True):
     return found, {name: value.clone() for name, value in ddp.state_dict().items()}
 
 
-def same(one, other):
+def same(one, other, exact=True):
+    """Compare the bits, or with exact=False up to rounding."""
     if one is None or other is None:
         return one is other
+    if not exact and one.is_floating_point():
+        return torch.allclose(one, other, rtol=1e-4, atol=1e-6)
     return one.dtype == other.dtype and torch.equal(one.nan_to_num() if one.is_floating_point() else one,
                                                     other.nan_to_num() if other.is_floating_point() else other)
 
 
-def expect_same(made, expected, what):
+def expect_same(made, expected, what, exact=True):
     (steps, state), (other_steps, other_state) = made, expected
     for step, (one, other) in enumerate(zip(steps, other_steps)):
         for name in other:
-            expect(same(one[name], other[name]), f"{what}: the gradient of {name} in step {step}", one[name], other[name])
+            expect(same(one[name], other[name], exact), f"{what}: the gradient of {name} in step {step}", one[name], other[name])
     expect(list(state) == list(other_state), f"{what}: keys of the state", list(state), list(other_state))
     for name in other_state:
-        expect(same(state[name], other_state[name]), f"{what}: {name} at the end", state[name], other_state[name])
+        expect(same(state[name], other_state[name], exact), f"{what}: {name} at the end", state[name], other_state[name])
 
 
-def compare(kind, what, torch_options=None, hook=None, **train_options):
+def compare(kind, what, torch_options=None, hook=None, exact=True, **train_options):
     """Compare both classes, in view mode and in copy mode."""
     options = torch_options or {}
     for view in (False, True):
@@ -141,7 +144,7 @@ def compare(kind, what, torch_options=None, hook=None, **train_options):
             if hook is not None:
                 hook(ddp)
             made.append(train(ddp, **train_options))
-        expect_same(made[1], made[0], f"{what}, {'view' if view else 'copy'} mode")
+        expect_same(made[1], made[0], f"{what}, {'view' if view else 'copy'} mode", exact)
 
 
 def models():
@@ -350,7 +353,8 @@ def join():
 
     for initial, count in itertools.product((True, False), (2 + 2 * rank, 3 - rank % 2, 3 * rank)):
         options = {"divide_by_initial_world_size": initial}
-        expect_same(run(Weft, count, **options), run(Torch, count, **options), f"{options}, {count} batches")
+        exact = initial or dist.get_world_size() == 2  # a division by three and a product with a third round differently
+        expect_same(run(Weft, count, **options), run(Torch, count, **options), f"{options}, {count} batches", exact)
     expect_raises("exhausted", run, Weft, 2 + rank, throw_on_early_termination=True)
     ddps = [Weft(of_rank(plain)) for _ in range(2)]
     with Join(ddps):
@@ -411,7 +415,7 @@ def other_groups():
     """process groups of another backend, and of some of the ranks"""
     gloo = dist.new_group(backend="gloo")
     for _ in range(2):
-        compare(plain, "gloo", {"process_group": gloo})
+        compare(plain, "gloo", {"process_group": gloo}, exact=dist.get_world_size() == 2)  # gloo adds in another order
     half = [dist.new_group([rank for rank in range(dist.get_world_size()) if rank % 2 == part]) for part in range(2)]
     compare(plain, "half of the ranks", {"process_group": half[dist.get_rank() % 2]})
 

@@ -71,6 +71,10 @@ class ModuleReducer:
                          for index, accumulator in enumerate(self._accumulators)]
         weakref.finalize(self, _remove, self._handles)
 
+    def __del__(self) -> None:
+        if getattr(self, "_open", False):  # a reducer that is destroyed in a step would fail the communicator
+            self._fail("the DistributedDataParallel of another rank was dropped in the middle of a step")
+
     # ---- what the forward pass calls
 
     def prepare_for_forward(self) -> None:
