@@ -29,6 +29,15 @@ def candidates() -> list[str]:
     return [str(folder / _FILE) for folder in folders if (folder / _FILE).exists()] + [_FILE]
 
 
+def module_candidates(file: str, variable: str) -> list[str]:
+    """List the files to try for a module in the folder weft beside libweft.so. An environment variable replaces them."""
+    named = os.environ.get(variable)
+    if named:
+        return [named]
+    folders = [Path(path).parent / "weft" for path in candidates() if "/" in path]
+    return [str(folder / file) for folder in folders if (folder / file).exists()] + [file]
+
+
 def _compatible(version: int) -> bool:
     """True if the library has the package's major version and, before 1.0, its minor version."""
     minor = VERSION_MAJOR > 0 or version // 100 % 100 == VERSION_MINOR

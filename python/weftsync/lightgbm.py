@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 import threading
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Optional, Type
 
@@ -41,10 +39,8 @@ class _Network(ctypes.Structure):
 def _load() -> ctypes.CDLL:
     """Load the module, in the folder weft beside libweft.so. WEFT_LIGHTGBM_LIBRARY replaces that file."""
     lib.version()  # loads libweft.so
-    named = os.environ.get("WEFT_LIGHTGBM_LIBRARY")
-    folders = [Path(path).parent / "weft" for path in _library.candidates() if "/" in path]
     problems = []
-    for path in [named] if named else [*(str(folder / _FILE) for folder in folders if (folder / _FILE).exists()), _FILE]:
+    for path in _library.module_candidates(_FILE, "WEFT_LIGHTGBM_LIBRARY"):
         try:
             module = ctypes.CDLL(path)
             module.weft_lightgbm_use.restype, module.weft_lightgbm_use.argtypes = None, [ctypes.c_void_p]

@@ -286,6 +286,14 @@ def hooks():
     compare(Branches, "function, unused parameters", {"find_unused_parameters": True},
             hook=lambda ddp: ddp.register_comm_hook(None, scaled))
     compare(plain, "function, static graph", {"static_graph": True}, hook=lambda ddp: ddp.register_comm_hook(None, scaled))
+    def one_element(state, bucket):
+        future = torch.futures.Future()
+        future.set_result(torch.ones(1))
+        return future
+
+    wrong = Weft(of_rank(plain))
+    wrong.register_comm_hook(None, one_element)
+    expect_raises("size 1", lambda: wrong(torch.ones(2, 8)).sum().backward())
     expected = Torch(of_rank(plain))
     expected.register_comm_hook(None, default_hooks.fp16_compress_hook)
     built_in = Weft(of_rank(plain))

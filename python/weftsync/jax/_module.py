@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Optional
 
 import jax
@@ -38,18 +36,10 @@ def library() -> ctypes.CDLL:
         return _loaded
 
 
-def _candidates() -> list[str]:
-    named = os.environ.get("WEFT_JAX_LIBRARY")
-    if named:
-        return [named]
-    folders = [Path(path).parent / "weft" for path in _library.candidates() if "/" in path]
-    return [str(folder / _FILE) for folder in folders if (folder / _FILE).exists()] + [_FILE]
-
-
 def _load() -> ctypes.CDLL:
     _library.lib.version()  # loads libweft.so: the module then uses the same one
     problems = []
-    for path in _candidates():
+    for path in _library.module_candidates(_FILE, "WEFT_JAX_LIBRARY"):
         try:
             made = ctypes.CDLL(path)
             made.weft_jax_add.argtypes, made.weft_jax_add.restype = [ctypes.c_int64, ctypes.c_void_p], ctypes.c_int32

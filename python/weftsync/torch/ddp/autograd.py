@@ -279,7 +279,7 @@ class ModuleReducer:
         return ({"bucket_sizes": ", ".join(map(str, sizes)),
                  "initial_bucket_size_limits": ", ".join(map(str, self.settings.limits))},
                 {"iteration": self._finished, "num_parameter_tensors": len(self.model),
-                 "total_parameter_size_bytes": sum(sizes), "rank": self._rank, "unused_parameter_size": 0,
+                 "total_parameter_size_bytes": sum(sizes), "rank": self._rank,
                  "find_unused_parameters": int(self.settings.find_unused),
                  "gradient_as_bucket_view": int(self.settings.view)})
 

@@ -70,7 +70,8 @@ class HookSteps:
     """Steps whose buckets are reduced by a hook of the program.
 
     The hook runs on the thread of the backward pass, in the order of the buckets, so that its collectives have the same
-    order on all ranks. It returns a future, which finish waits for.
+    order on all ranks. It returns a future, which finish waits for. torch's futures have no deadline: that of the hook's
+    own operations ends the wait.
 
     plan  the parameters of each bucket, in the order of launch
     used  function that adds up a tensor of int32 over all ranks, in place: how many ranks use each parameter
@@ -130,7 +131,7 @@ class HookSteps:
             self._add_up(self._used)
         for bucket, result in zip(self._buckets, results):
             if not bucket.sparse and result.data_ptr() != bucket.buffer.data_ptr():
-                bucket.buffer.copy_(result.view_as(bucket.buffer) if result.numel() == bucket.buffer.numel() else result)
+                bucket.buffer.copy_(result.view_as(bucket.buffer))  # raises for another size
             for place, index in enumerate(bucket.members):
                 if not (self._settings.absent and self._used[index] == 0):
                     self._give_back(bucket, place, index, result)

@@ -29,7 +29,6 @@ _METHODS = ("_ddp_init_helper", "_build_params_for_reducer", "_match_all_reduce_
             "_pre_forward", "_post_forward", "_check_comm_hook")  # of torch's class, which this module relies on
 
 
-
 class DistributedDataParallel(_Torch):
     """Averages the gradients of a module over ranks, in the place of torch's DistributedDataParallel.
 
