@@ -91,6 +91,9 @@ Status load(const std::string& file, Library* library) {
   (void)find_driver(library->file, "cuStreamGetDevice", &call.stream_get_device).ok();
   CUresult counted = call.cuInit(0);
   if (counted == CUDA_SUCCESS) counted = call.cuDeviceGetCount(&library->devices);
+  CUmoduleLoadingMode mode = CU_MODULE_LAZY_LOADING;
+  if (counted == CUDA_SUCCESS) counted = call.cuModuleGetLoadingMode(&mode);
+  library->lazy = mode == CU_MODULE_LAZY_LOADING;
   if (counted == CUDA_SUCCESS && library->devices > 0) return {};
   return unavailable(*library, counted == CUDA_SUCCESS
                                    ? "there is no CUDA device"

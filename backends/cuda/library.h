@@ -49,6 +49,7 @@ namespace weft::cuda {
   X(cuMemHostRegister)                 \
   X(cuMemHostUnregister)               \
   X(cuMemcpyAsync)                     \
+  X(cuModuleGetLoadingMode)            \
   X(cuLibraryLoadData)                 \
   X(cuLibraryGetKernel)                \
   X(cuLibraryUnload)                   \
@@ -72,6 +73,7 @@ struct Library {
   int runtime = 0;   // 12080: 12.8
   int driver = 0;
   int devices = 0;
+  bool lazy = false;  // kernels are loaded at their first launch (CUDA_MODULE_LOADING)
 };
 
 inline constexpr int kMinVersion = 12'000;

@@ -22,6 +22,7 @@ class Runtime final : public Accelerator {
   bool sees_memory() const override { return loaded() || programs_driver_.found(); }
   bool notice_use() override { return loaded() || programs_driver_.find(file_); }
   int device_count() const override { return cuda_.devices; }
+  bool loads_lazily() const override { return cuda_.lazy; }
 
   Status current_device(int* device) override;
   Status within(int device, const std::function<Status()>& work) override;

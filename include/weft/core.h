@@ -252,10 +252,11 @@ typedef struct weft_context_options {
   void* interrupt_user_data;
   uint64_t flags; /* WEFT_CONTEXT_* */
 } weft_context_options;
-/* A device stream never waits for work that the host has still to start: such calls wait on the host
- * instead. For programs that call functions which wait for the whole device (cudaFree) while an operation or
- * a step is open. */
-#define WEFT_CONTEXT_HOST_WAITS UINT64_C(1)
+/* Calls with a request, and weft_reducer_finish with streams, return at once, and device streams wait for
+ * Weft. Without this flag these calls wait on the host. With it, work of Weft's that shares a hardware queue
+ * with a waiting stream does not begin, and the operation fails at its deadline (docs/backends.md). It has no
+ * effect where CUDA loads kernels lazily, which is the default: set CUDA_MODULE_LOADING=EAGER. */
+#define WEFT_CONTEXT_STREAM_WAITS UINT64_C(2)
 /* clang-format off */
 #define WEFT_CONTEXT_OPTIONS_INIT \
   {sizeof(weft_context_options), WEFT_VERSION_NUMBER, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, \

@@ -349,11 +349,11 @@ typedef struct weft_finish_options {
 #define WEFT_FINISH_OPTIONS_INIT {sizeof(weft_finish_options), 0, NULL, 0.0, 0}
 
 /* Waits until every bucket's result is in the gradients, and ends the step.
- * options: NULL for defaults. With streams of devices finish returns when no gradient is missing, and later
- * work on the streams waits until the step is over, also if it fails. The next call that needs the step's
- * end (begin, or finish once more) waits for it and returns its failure. The host waits in
- * WEFT_PROGRESS_CALLER, with COMMIT, with WEFT_REDUCER_RETAIN and with WEFT_CONTEXT_HOST_WAITS. There finish
- * may be called once more as well, and returns WEFT_OK.
+ * options: NULL for defaults. With streams of devices in a context with WEFT_CONTEXT_STREAM_WAITS finish
+ * returns when no gradient is missing, and later work on the streams waits until the step is over, also if it
+ * fails. The next call that needs the step's end (begin, or finish once more) waits for it and returns its
+ * failure. The host waits without that flag, in WEFT_PROGRESS_CALLER, with COMMIT and with
+ * WEFT_REDUCER_RETAIN. There finish may be called once more as well, and returns WEFT_OK.
  * Returns: WEFT_ERR_STATE naming every parameter that never became ready, and WEFT_ERR_TIMEOUT while a
  * gradient is still being copied (in a LOCAL step, or the first one with STATIC): the step stays open,
  * finish again or abort; WEFT_ERR_HOOK; WEFT_ERR_STEP_FAILED; the communicator's failure. After a failure

@@ -43,9 +43,9 @@ Status context_options(const weft_context_options* given, ContextOptions* option
                          "weft_context_options.device_alloc is set, but this version of Weft allocates no "
                          "device memory by callbacks: leave it NULL");
   }
-  constexpr NamedValue kFlags[] = {WEFT_NAMED(WEFT_CONTEXT_HOST_WAITS)};
+  constexpr NamedValue kFlags[] = {WEFT_NAMED(WEFT_CONTEXT_STREAM_WAITS)};
   WEFT_TRY(check_flags("weft_context_options.flags", read.flags, kFlags));
-  options->host_waits = (read.flags & WEFT_CONTEXT_HOST_WAITS) != 0;
+  options->stream_waits = (read.flags & WEFT_CONTEXT_STREAM_WAITS) != 0;
   options->mode = read.progress == WEFT_PROGRESS_CALLER ? Engine::Mode::kCaller : Engine::Mode::kThread;
   options->host = &host_ops();
   options->host_allocator = {read.host_alloc, read.host_free, read.host_alloc_user_data};

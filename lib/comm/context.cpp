@@ -18,7 +18,7 @@ Context::Context(ContextOptions options)
     : options_(std::move(options)),
       clock_(options_.clock),
       log_(options_.log_sink, options_.log_level),
-      gate_(options_.accelerator, !options_.host_waits),
+      gate_(options_.accelerator, options_.stream_waits),
       callbacks_(options_.mode, options_.thread_start),
       engine_((clock_ ? *clock_ : *(clock_ = std::make_shared<SystemClock>())), options_.mode),
       stages_(clock_, options_.thread_start) {

@@ -45,7 +45,7 @@ struct ContextOptions {
   std::shared_ptr<Accelerator> accelerator;  // null: none; the reason is in accelerator_status
   Status accelerator_status;
   std::shared_ptr<Clock> clock;  // default: the system clock
-  bool host_waits = false;       // WEFT_CONTEXT_HOST_WAITS: StreamGate never holds a stream
+  bool stream_waits = false;     // WEFT_CONTEXT_STREAM_WAITS: StreamGate may hold streams
 };
 
 // Threads: any thread.

@@ -47,6 +47,9 @@ class Accelerator {
   // returns true.
   virtual bool notice_use() = 0;
   virtual int device_count() const = 0;
+  // Returns true if the library loads the program's kernels at their first launch. While a stream waits for
+  // Weft, no work that is enqueued after such a load begins, on any stream, Weft's copies included.
+  virtual bool loads_lazily() const = 0;
 
   // current_device() returns the calling thread's current device. within() runs work of other libraries with
   // `device` as the thread's current device, and so that graph captures on other threads do not make it fail.
@@ -67,9 +70,9 @@ class Accelerator {
   virtual bool is_legacy(DeviceStream stream) const = 0;
 
   // Creates a stream of the highest priority that does not synchronise with other streams, including the
-  // legacy default stream. The highest priority matters because streams of one priority share a few hardware
-  // queues. A program's stream may wait for this stream by wait_value, which the device's scheduler does not
-  // see. If both were in one queue, this stream's work could be queued behind that wait.
+  // legacy default stream. Streams share a few hardware queues. A program's stream may wait for this stream
+  // by wait_value, which the device's scheduler does not see: if both are in one queue, this stream's work
+  // never begins (WEFT_CONTEXT_STREAM_WAITS).
   virtual Status create_stream(int device, DeviceStream* stream) = 0;
   virtual void destroy_stream(int device, DeviceStream stream) = 0;
   virtual Status create_event(int device, DeviceEvent* event) = 0;
@@ -111,7 +114,7 @@ struct AcceleratorModule {
   // library: the library file to load; empty: the installed one.
   std::shared_ptr<Accelerator> (*make)(const std::string& library);
 };
-inline constexpr uint32_t kAcceleratorModuleAbi = 8;
+inline constexpr uint32_t kAcceleratorModuleAbi = 9;
 inline constexpr const char* kAcceleratorModuleSymbol = "weft_accelerator_module";
 
 // A call whose buffers are on a device, ordered by a stream of the program (device/stream_gate.h).

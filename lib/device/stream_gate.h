@@ -29,8 +29,8 @@ class StreamGate {
   // are checked.
   Status enter(int device, DeviceStream stream, DeviceCall* call);
   // Returns true if streams may be held at all. Otherwise the caller waits on the host instead of calling
-  // hold (WEFT_CONTEXT_HOST_WAITS).
-  bool holds_streams() const { return holds_; }
+  // hold. The accelerator is loaded.
+  bool holds_streams() const { return holds_ && !accelerator_->loads_lazily(); }
   // Makes work that is enqueued on the stream from now on wait until the call leaves. At most once per call.
   Status hold(const DeviceCall& call);
   // Ends the call: the operation is over and nothing touches the buffers any more. Never blocks.

@@ -168,7 +168,7 @@ class GradientMode(enum.IntEnum):
 
 
 class ContextFlag(enum.IntFlag):
-    HOST_WAITS = 1
+    STREAM_WAITS = 2
 
 
 class CommFlag(enum.IntFlag):

@@ -55,8 +55,8 @@ class Context(Handle):
     module_path  folder of backend modules; None: the folder of libweft.so
     flight_path  folder into which each rank of a failing communicator writes its flight record; None: WEFT_FLIGHT, else
                  nothing is written
-    host_waits   True: a CUDA stream never waits for the host. For programs that call functions which wait for the whole
-                 device, such as cudaFree, while operations are in progress
+    stream_waits  True: asynchronous calls return at once, and CUDA streams wait for Weft. False: the calls wait on the
+                 host. See WEFT_CONTEXT_STREAM_WAITS for what can fail
 
     `close` fails the context's communicators with ERR_CANCELLED. Raises WeftError: ERR_ARG, ERR_VERSION, ERR_NOMEM,
     ERR_SYSTEM. Threads: any.
@@ -68,12 +68,12 @@ class Context(Handle):
                  log: Union[Callable[[LogLevel, str], None], None, Literal[False]] = None,
                  log_level: Optional[LogLevel] = None,
                  module_path: Optional[PathLike] = None, flight_path: Optional[PathLike] = None,
-                 host_waits: bool = False) -> None:
+                 stream_waits: bool = False) -> None:
         options = _abi.ContextOptions(version=VERSION_NUMBER, module_path=_path(module_path),
                                       flight_path=_path(flight_path))
         options.interrupt, options.interrupt_user_data = _interrupt.callback, _interrupt.user_data
-        if host_waits:
-            options.flags |= ContextFlag.HOST_WAITS
+        if stream_waits:
+            options.flags |= ContextFlag.STREAM_WAITS
         options.progress = choice(Progress, progress, "progress")
         self._log = None
         if log is not False:

@@ -103,8 +103,9 @@ inline std::string window(ReducerPair& reducers, const Program& program, Random&
   finish.clip_norm = program.clip;
   constexpr ReducerPair::Waits kWaits[] = {ReducerPair::Waits::kHost, ReducerPair::Waits::kStreams,
                                            ReducerPair::Waits::kParams};
-  // In caller mode a parameter's result comes only with finish if norms are computed.
-  const auto waits = kWaits[own() % (program.caller && program.normed() ? 2 : 3)];
+  // Where the host waits, a parameter's result comes only with finish if norms are computed.
+  const bool host_waits = program.caller || stream_waits() == 0;
+  const auto waits = kWaits[own() % (host_waits && program.normed() ? 2 : 3)];
   if (wrong.empty()) wrong = reducers.finish(finish, waits);
   if (wrong.empty()) wrong = reducers.compare();
   if (wrong.empty() && program.normed()) wrong = reducers.compare_norms();

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <mutex>
@@ -77,6 +78,12 @@ struct Rank {
   int size = 0;
 };
 
+// The flags of contexts: streams wait, which is the harder way. With WEFT_TEST_HOST_WAITS the host waits,
+// which is the default and what a real device needs; cases about waiting streams are tagged [stream_waits].
+inline uint64_t stream_waits() {
+  return std::getenv("WEFT_TEST_HOST_WAITS") == nullptr ? WEFT_CONTEXT_STREAM_WAITS : 0;
+}
+
 // Runs the body on `size` threads. Each rank's context and communicator are created before the body and
 // destroyed after it. prepare runs between the two creations. heartbeat_ms is the communicator's; configure
 // changes the options of a rank's context. Returns the errors of the creation. Catch2's assertions are not
@@ -100,6 +107,7 @@ inline std::string run(
       weft_context_options context_options = WEFT_CONTEXT_OPTIONS_INIT;
       context_options.progress = progress;
       context_options.module_path = module_path;
+      context_options.flags = stream_waits();
       configure(r, context_options);
       if (weft_context_create(&context_options, &rank.context, &error) != WEFT_OK) {
         errors[static_cast<size_t>(r)] = error.text;

@@ -645,7 +645,7 @@ TEST_CASE("an argument that is not allowed is named, with its value and what is 
        [](R& r) { return r.context(context_with(7, 0)); }},
       {"weft_context_options.log_level", "is -3", "WEFT_LOG_OFF (0) to WEFT_LOG_DEBUG (4)",
        [](R& r) { return r.context(context_with(0, -3)); }},
-      {"weft_context_options.flags", "0x10000000000", "WEFT_CONTEXT_HOST_WAITS (0x1)",
+      {"weft_context_options.flags", "0x10000000000", "WEFT_CONTEXT_STREAM_WAITS (0x2)",
        [](R& r) { return r.context(context_with(0, 0, kNoFlag)); }},
       {"weft_comm_options.flags", "0x10000000000", "WEFT_COMM_STORE_EXTERNAL (0x1), WEFT_COMM_DEVICE (0x2)",
        [](R& r) { return r.comm([](weft_comm_options& o) { o.flags = kNoFlag; }); }},

@@ -5,6 +5,8 @@ set -eu
 build=$1
 folder=$2
 root=$(cd "$(dirname "$0")/../.." && pwd)
+mkdir -p "$folder"
+folder=$(cd "$folder" && pwd)
 mkdir -p "$folder/packed" "$folder/weft" "$folder/tests/gpu" "$folder/tools" "$folder/examples"
 cd "$build"
 for program in tests/gpu/gpu_* tools/weft examples/train_cuda libweft.so.*.*.*; do

@@ -314,7 +314,7 @@ def test_absent_rank():
 
 def test_device():
     """an error names a CUDA device that this process does not see, and a negative device"""
-    with weft.Context(host_waits=True) as context:
+    with weft.Context(stream_waits=True) as context:
         for device in (1_000_000, -1):
             error = expect_raises(weft.WeftError, f"weft_comm_options.device is {device}", weft.Comm, context, rank=0, size=1,
                                   all_gather=lambda mine: [mine], device=device)

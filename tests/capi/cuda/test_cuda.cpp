@@ -42,7 +42,8 @@ TEST_CASE("a blocking all_reduce of CUDA buffers comes after the stream's work")
 }
 
 TEST_CASE(
-    "an operation waits for its stream, later work on the stream waits for it, and the host never waits") {
+    "an operation waits for its stream, later work on the stream waits for it, and the host never waits",
+    "[stream_waits]") {
   for (const std::string backend : kBackends) {
     INFO(backend);
     const FakeCuda fake(1, 7);

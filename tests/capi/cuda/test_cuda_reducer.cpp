@@ -38,6 +38,25 @@ bool has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
+// Runs a step whose other rank has given up. Its stream continues, and the next begin returns an error.
+std::string step_that_fails(ReducerPair& reducers) {
+  const weft_begin_options begin = begins();
+  if (weft_reducer_begin(reducers.device(), &begin) != WEFT_OK)
+    return "";  // the failure came before the step
+  bool ready = true;
+  for (size_t i = 0; i < reducers.tensors().size(); i++) {
+    const Tensor& tensor = reducers.tensors()[i];
+    const weft_stream* const stream =
+        tensor.device == kHost ? nullptr : reducers.stream(tensor.device).view();
+    ready &= weft_reducer_ready(reducers.device(), i, nullptr, stream) == WEFT_OK;
+  }
+  weft_finish_options finish = WEFT_FINISH_OPTIONS_INIT;
+  finish.stream = reducers.stream(0).view();
+  const weft_status finished = weft_reducer_finish(reducers.device(), &finish);
+  if (cudaStreamSynchronize(reducers.stream(0).get()) != cudaSuccess) return "the stream hangs";
+  return ready && finished == WEFT_OK && begin_error(reducers).empty() ? "the step has not failed" : "";
+}
+
 }  // namespace
 
 TEST_CASE("gradients on two devices and on the host are averaged as those of the host alone") {
@@ -63,7 +82,8 @@ TEST_CASE("gradients on two devices and on the host are averaged as those of the
   }
 }
 
-TEST_CASE("finish with streams does not wait, and later work on the streams follows the results") {
+TEST_CASE("finish with streams does not wait, and later work on the streams follows the results",
+          "[stream_waits]") {
   const FakeCuda fake(2, 3, 100);
   RankFailures failures;
   std::atomic<int> called{0};
@@ -73,8 +93,10 @@ TEST_CASE("finish with streams does not wait, and later work on the streams foll
     failures.expect(step(reducers, 5, true));
     failures.expect(reducers.compare());
     int gate = 0;
-    reducers.stream(0, 0).hold(&gate);  // gradients that are queued behind this are computed later
-    failures.expect(step(reducers, 7, true));
+    constexpr uint64_t kSeed = 7;
+    // The stream that computes the step's gradients: they are queued behind this.
+    reducers.stream(0, kSeed).hold(&gate);
+    failures.expect(step(reducers, kSeed, true));
     called++;
     while (called < 2) std::this_thread::yield();  // no finish has waited for the held stream
     __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
@@ -115,27 +137,18 @@ TEST_CASE("hooks work on buckets of devices, with the bits of their host twins")
 TEST_CASE("a failed step lets the streams continue, and the next call returns the reason") {
   const FakeCuda fake(2, 6, 50);
   RankFailures failures;
+  std::atomic<bool> over{false};
   failures.expect(run("shm", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
     ReducerPair reducers(r, mixed_tensors(), {});
     if (r.rank == 1) {
       weft_comm_abort(r.comm, nullptr);
+      // Freeing memory waits for the device, and meanwhile a real CUDA lets no other thread of the process
+      // in.
+      while (!over) std::this_thread::yield();
       return;
     }
-    const weft_begin_options begin = begins();
-    if (weft_reducer_begin(reducers.device(), &begin) != WEFT_OK) return;  // the failure came before the step
-    bool ready = true;
-    for (size_t i = 0; i < reducers.tensors().size(); i++) {
-      const Tensor& tensor = reducers.tensors()[i];
-      const weft_stream* const stream =
-          tensor.device == kHost ? nullptr : reducers.stream(tensor.device).view();
-      ready &= weft_reducer_ready(reducers.device(), i, nullptr, stream) == WEFT_OK;
-    }
-    weft_finish_options finish = WEFT_FINISH_OPTIONS_INIT;
-    finish.stream = reducers.stream(0).view();
-    const weft_status finished = weft_reducer_finish(reducers.device(), &finish);
-    failures.expect(cudaStreamSynchronize(reducers.stream(0).get()) == cudaSuccess, "the stream hangs");
-    if (!ready || finished != WEFT_OK) return;
-    failures.expect(begin_error(reducers) != "", "the step has failed");
+    failures.expect(step_that_fails(reducers));
+    over = true;
   }));
   failures.check();
 }
@@ -164,7 +177,7 @@ TEST_CASE("a stream whose capture begins inside a step fails the step by name, a
   failures.check();
 }
 
-TEST_CASE("a stream that hangs fails the step at its deadline, by name") {
+TEST_CASE("a stream that hangs fails the step at its deadline, by name", "[stream_waits]") {
   const FakeCuda fake(2, 6, 50);
   RankFailures failures;
   failures.expect(run("loopback", 1, WEFT_PROGRESS_THREAD, [&](Rank& r) {

@@ -96,7 +96,8 @@ bool goes_on(const Stream& stream) {
 
 }  // namespace
 
-TEST_CASE("a stream continues with one parameter's result before later buckets are communicated") {
+TEST_CASE("a stream continues with one parameter's result before later buckets are communicated",
+          "[stream_waits]") {
   const FakeCuda fake(1, 3, 50);
   RankFailures failures;
   failures.expect(run("shm", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
@@ -197,8 +198,8 @@ TEST_CASE("in caller mode, waiting for a parameter on a stream blocks the callin
   failures.check();
 }
 
-TEST_CASE(
-    "a stream that waits for a parameter continues when the step fails, by its deadline at the latest") {
+TEST_CASE("a stream that waits for a parameter continues when the step fails, by its deadline at the latest",
+          "[stream_waits]") {
   const FakeCuda fake(1, 6, 50);
   RankFailures failures;
   failures.expect(run("shm", 2, WEFT_PROGRESS_THREAD, [&](Rank& r) {
@@ -233,7 +234,7 @@ TEST_CASE(
   failures.check();
 }
 
-TEST_CASE("streams continue when the objects of their step are destroyed, in any order") {
+TEST_CASE("streams continue when the objects of their step are destroyed, in any order", "[stream_waits]") {
   enum class First { kReducer, kComm, kContext };
   for (const First first : {First::kReducer, First::kComm, First::kContext}) {
     for (const bool param : {false, true}) {
@@ -266,8 +267,8 @@ TEST_CASE("streams continue when the objects of their step are destroyed, in any
   }
 }
 
-TEST_CASE(
-    "requests on a stream end and the stream continues when their communicator or context is destroyed") {
+TEST_CASE("requests on a stream end and the stream continues when their communicator or context is destroyed",
+          "[stream_waits]") {
   for (const bool context : {false, true}) {
     for (const std::string backend : kBackends) {
       INFO(backend << (context ? ", context" : ", communicator"));

@@ -67,7 +67,7 @@ TEST_CASE("nccl adds up CUDA buffers in the order of the stream") {
   }
 }
 
-TEST_CASE("a request over nccl neither blocks the host nor makes the stream wait for it") {
+TEST_CASE("a request over nccl neither blocks the host nor makes the stream wait for it", "[stream_waits]") {
   const FakeNccl fake(7);
   RankFailures failures;
   std::atomic<int> called{0};

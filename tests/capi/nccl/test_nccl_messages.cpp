@@ -90,7 +90,7 @@ TEST_CASE("NCCL sends messages of every size from device to device, in stream or
   }
 }
 
-TEST_CASE("ranks of nccl may start messages and collectives in any order") {
+TEST_CASE("ranks of nccl may start messages and collectives in any order", "[stream_waits]") {
   for (const uint64_t seed : {1u, 2u, 3u, 4u}) {
     INFO(seed);
     const FakeNccl fake(seed, 100);

@@ -27,6 +27,8 @@ void fake_cuda_slow(const char* call, int delay_us);
 // Stalls launches of this kernel, after the next `after` ones, until fake_cuda_stall is called again. "": no
 // kernel stalls.
 void fake_cuda_stall(const char* kernel, int after);
+// Sets whether cuModuleGetLoadingMode reports that kernels are loaded lazily; after the setup they are not.
+void fake_cuda_load_lazily(int lazy);
 // Sets the versions that the version calls report. 0: the defaults; -1: none.
 void fake_cuda_versions(int runtime, int driver);
 }

@@ -44,6 +44,11 @@ CUresult cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
   *function = reinterpret_cast<CUfunction>(kernel);
   return CUDA_SUCCESS;
 }
+CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
+  const std::lock_guard lock(state().mutex);
+  *mode = state().lazy ? CU_MODULE_LAZY_LOADING : CU_MODULE_EAGER_LOADING;
+  return CUDA_SUCCESS;
+}
 CUresult cuFuncLoad(CUfunction function) {
   std::unique_lock lock(state().mutex);
   load_kernel(lock, function);

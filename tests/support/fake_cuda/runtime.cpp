@@ -64,6 +64,10 @@ cudaError_t stream_device(cudaStream_t handle, int* device) {
   const std::lock_guard lock(state().mutex);
   const auto stream = find_stream(handle, "cudaStreamGetDevice");
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+  if (stream->capture) {
+    stream->capture->spoilt = true;
+    return cudaErrorStreamCaptureUnsupported;
+  }
   *device = stream->device;
   return cudaSuccess;
 }
@@ -169,6 +173,7 @@ void fake_cuda_setup(int devices, uint64_t seed, int delay_us) {
   s.problems.clear();
   s.failures.clear();
   s.stalled.clear();
+  s.lazy = false;
   s.loaded.clear();
   s.contexts.clear();
   s.runtime_version = s.driver_version = 13'000;
@@ -229,6 +234,12 @@ void fake_cuda_stall(const char* kernel, int after) {
   s.stalled = kernel;
   s.stalled_after = after;
   s.changed.notify_all();
+}
+
+void fake_cuda_load_lazily(int lazy) {
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  s.lazy = lazy != 0;
 }
 
 void fake_cuda_versions(int runtime, int driver) {

@@ -107,6 +107,7 @@ struct State {
   std::set<std::pair<int, const void*>> loaded;  // kernels, by device
   std::string stalled;                           // the kernel whose launches wait after stalled_after more
   int stalled_after = 0;
+  bool lazy = false;  // the reported loading mode of kernels
   std::map<std::string, int> failures;
   std::vector<std::string> problems;
 };

@@ -371,6 +371,23 @@ TEST_CASE("operations on a captured stream do not run") {
   runtime.forgive();
 }
 
+TEST_CASE("asking for the device of a captured stream invalidates the capture") {
+  Runtime runtime;
+  const Stream stream;
+  cudaGraph_t graph = nullptr;
+  int device = -1;
+  CHECK(cudaStreamGetDevice(stream.stream, &device) == cudaSuccess);
+  CHECK(device == 0);
+  REQUIRE(cudaStreamBeginCapture(stream.stream, cudaStreamCaptureModeRelaxed) == cudaSuccess);
+  CHECK(cudaStreamGetDevice(stream.stream, &device) == cudaErrorStreamCaptureUnsupported);
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
+  CHECK(cudaStreamIsCapturing(stream.stream, &status) == cudaSuccess);
+  CHECK(status == cudaStreamCaptureStatusInvalidated);
+  CHECK(cudaStreamEndCapture(stream.stream, &graph) == cudaErrorStreamCaptureInvalidated);
+  CHECK(cudaStreamGetDevice(stream.stream, &device) == cudaSuccess);
+  runtime.forgive();
+}
+
 TEST_CASE("a capture forbids calls that may wait for the device, except on threads in relaxed mode") {
   Runtime runtime;
   const Stream stream;

@@ -31,9 +31,9 @@ Status check_stream_wait(const ReducerState& s, uint64_t param, uint32_t stamp) 
   if (!step.open() || step.stamp() != stamp) return {};
   if (s.norms && !lets_streams_wait(s)) {
     return Status::error(Code::kState,
-                         "a reducer with WEFT_REDUCER_NORMS has its results only after finish, and with "
-                         "WEFT_PROGRESS_CALLER or WEFT_CONTEXT_HOST_WAITS streams cannot wait for them "
-                         "earlier: call weft_reducer_finish first");
+                         "a reducer with WEFT_REDUCER_NORMS has its results only after finish, and without "
+                         "WEFT_CONTEXT_STREAM_WAITS or with WEFT_PROGRESS_CALLER streams cannot wait for "
+                         "them earlier: call weft_reducer_finish first");
   }
   if (s.readiness->full()) return {};
   const std::vector<uint32_t> missing = s.readiness->missing();
