@@ -10,7 +10,8 @@ CROWDED_SIZES = (8, 64, 512, 4096)
 
 # The prefix of the works of each part of the run.
 PARTS = {"thresholds": "thresholds", "ready": "ready", "limits": "limit_", "hosts": "hosts_", "four hosts": "hosts_4x",
-         "planner": "planner_"}
+         "planner": "planner_", "training": "training_"}
+BESIDE = ("whole ", "alone ")  # the first words of works that tables show, and peers.json does not contain
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Samples:
         mine = {system, f"{system}-tuned"} | ({"ddp-gloo"} if system == "gloo" else set())
         works = PARTS.get(system)
         for values in (self.medians, self.p99s, self.rounds):
-            for key in [key for key in values if key[2] in mine or (works is not None and key[0].startswith(works))]:
+            for key in [key for key in values if key[2] in mine or (works is not None and key[0].removeprefix("whole ").removeprefix("alone ").startswith(works))]:
                 del values[key]
         self.noted.pop(system, None)
 
@@ -150,7 +151,7 @@ def compare(samples, arguments):
     rows = [row for work in arguments.works for row in all_reduce_rows(samples, work)]
     done = {name for work in arguments.works for name in (work.name, *(f"{work.name}_f32_{memory}" for memory in MEMORIES))}
     for key in samples.medians:
-        if key[0] not in done and not key[0].startswith("whole "):
+        if key[0] not in done and not key[0].startswith(BESIDE):
             row = times_row(samples, key[0], key, ranks_of(key[0], arguments))
             rows.append(beside_weft(samples, row, key, (key[0], key[1], "weft")) or row)
     return rows

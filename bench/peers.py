@@ -20,6 +20,8 @@ Rows (--rows):
                and four hosts (bench/hosts.py): needs root
   planner      steps between two hosts behind recorded backwards, planned by limits and by the model (bench/planner.py): needs
                root, and five minutes
+  training     whole training steps of PyTorch with Weft's DistributedDataParallel and with PyTorch's, over Weft and over Gloo
+               (bench/training.py)
 
 Writes peers.json, peers.md (tables with the machine's name, the spread of the rounds, the targets, omitted peers) and
 pictures: bandwidth.svg, and for each kind of step one bar per system. bench/README.md lists the fields of peers.json.
@@ -37,11 +39,12 @@ import planner
 import systems
 import tables
 import targets
+import training
 from comparison import CROWDED_SIZES, SIZES, Samples, Work, compare
 from systems import ROOT, WrongResult, run, say
 
 PEERS = [systems.OpenMpi4, systems.OpenMpi5, systems.Mpich, systems.IntelMpi, systems.OneCcl, systems.Torch]
-ROWS = ["all_reduce", "crowded", "steps", "thresholds", "ready", "memory", "limits", "hosts", "planner"]
+ROWS = ["all_reduce", "crowded", "steps", "thresholds", "ready", "memory", "limits", "hosts", "planner", "training"]
 BESIDE_PEERS = {"all_reduce", "crowded", "steps"}
 
 
@@ -105,6 +108,8 @@ def parts(arguments, peers):
             yield hosts.Hosts(arguments, peers)
         elif name == "planner":
             yield planner.Planner(arguments)
+        elif name == "training":
+            yield training.Training(arguments)
 
 
 def prepare(arguments, weft, left_out):
@@ -165,7 +170,7 @@ def write(arguments, samples, found):
     """Writes peers.json, peers.md and the pictures. Returns the text of peers.md."""
     rows = compare(samples, arguments)
     found |= {"commit": commit(), "ranks": arguments.ranks, "rounds": arguments.rounds, "date": datetime.date.today().isoformat(),
-              "memory": arguments.memory, "thresholds": samples.noted.get("thresholds", []), "wire": samples.noted.get("hosts", []),
+              "memory": arguments.memory, "thresholds": samples.noted.get("thresholds", []), "wire": samples.noted.get("hosts", []), "training": samples.noted.get("training", []),
               "targets": targets.judge(samples, rows, arguments), "rows": rows}
     text = tables.table(samples, rows, arguments, found)
     (arguments.out / "peers.json").write_text(json.dumps(found, indent=1) + "\n")

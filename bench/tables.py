@@ -3,9 +3,11 @@ import collections
 import datetime
 import json
 import re
+import statistics
 
 import chart
 import planner
+import training
 from comparison import MEMORIES, STEPS, bound_us
 from systems import run
 
@@ -24,6 +26,7 @@ def table(samples, rows, arguments, found):
     for work in arguments.works:
         lines += all_reduce_table(samples, rows, work) + spread_table(rows, work) + [""]
     lines += step_lines(samples, rows) + threshold_table(samples) + hosts_table(rows) + wire_lines(samples) + planner_table(samples)
+    lines += training_table(samples)
     lines += limit_table(samples, arguments)
     return "\n".join(lines + target_table(found["targets"])) + "\n"
 
@@ -170,6 +173,26 @@ def planner_table(samples):
             lines.append(f"| {model}, x{slower} | {ms(backward)} | {ms(planner.wire_us(size))} | " + " | ".join(map(ms, times)) + " |")
     return ["Milliseconds of a step between two hosts at 1 Gbit/s that a recorded backward does not hide, by what ends its buckets; x2: "
             "behind a backward twice as slow:", "", "| model | backward | on the wire | by limits | by model | least |", "|---|---|---|---|---|---|",
+            *lines, ""] if lines else []
+
+
+def training_table(samples):
+    """Tabulates PyTorch's training steps, and their times over those of DistributedDataParallel on Gloo."""
+    lines = []
+    for model in training.MODELS:
+        work = training.work_of(model)
+        for size in samples.sizes(work):
+            for way, name in training.WAYS.items():
+                cells = [model, f"{size / 1e6:.0f}", name]
+                for kind in ("alone ", "whole ", ""):
+                    cells.append("" if (us := samples.median((kind + work, size, way))) is None else f"{us / 1e3:.1f}")
+                for kind in ("whole ", ""):
+                    ratios = samples.ratios((kind + work, size, way), (kind + work, size, "ddp-gloo"))
+                    cells.append(f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})" if ratios else "")
+                lines.append("| " + " | ".join(cells) + " |")
+    return ["Whole training steps of PyTorch on the CPU, milliseconds; \"exposed\" is what a forward and a backward pass take longer than "
+            "alone; and both over those of DDP on Gloo, with the spread of the rounds:", "",
+            "| model | MB | way | pass alone | step | exposed | step, over | exposed, over |", "|---|---|---|---|---|---|---|---|",
             *lines, ""] if lines else []
 
 

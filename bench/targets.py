@@ -11,6 +11,7 @@ import statistics
 import hosts
 import own
 import planner
+import training
 from comparison import CROWDED_SIZES, SIZES
 
 MIB = 1 << 20
@@ -25,6 +26,7 @@ STEPS = (
     ("weft-int8-2mib", "hook int8, buckets of 2 MiB", 3.5),
 )
 PLANNER_NOISE = 1.02
+EXPOSED = {"weft": 0.5, "weftsync-copy": 0.3, "weftsync-view": 0.1}  # most of what is exposed with DDP on Gloo
 
 
 @dataclasses.dataclass(frozen=True)
@@ -251,6 +253,23 @@ def planners(found):
         yield entry(name, f"exposed >= 10 % less on two of the three manifests, {words}", 10, saved[1:2], unit=" %", lacks=lacks)
 
 
+def trainings(found):
+    """Yields the targets of PyTorch's training steps."""
+    for way, goal in EXPOSED.items():
+        cases, lacks = [], []
+        for model in training.MODELS:
+            work = training.work_of(model)
+            for size in found.samples.sizes(work):
+                base = (work, size, "ddp-gloo")
+                ratios = found.samples.ratios((work, size, way), base)
+                if ratios and min(found.samples.medians[base]) > 0:
+                    cases.append(Case(statistics.median(ratios), model, min(ratios), max(ratios), size))
+                elif ratios:
+                    lacks.append(f"{model} with DDP on Gloo exposes nothing in some round")
+        yield entry(f"training step of PyTorch, 2 ranks, {training.WAYS[way]}", f"exposed <= {goal} of DDP's on Gloo", goal, cases,
+                    more_is_better=False, lacks=quick(found) + found.two_ranks() + lacks)
+
+
 def gpu():
     return [{**entry("GPU flatten or unflatten with scale", ">= 0.85 of a device-to-device copy", 0.85, []),
              "measured": "needs a GPU: `make gpu` measures it"}]
@@ -266,4 +285,4 @@ def judge(samples, rows, arguments):
     """Returns the list `targets` of peers.json."""
     found = Found(samples, rows, arguments)
     return [*arena(found), *private(found), *small(found), *thresholds(found), *steps(found), *ready(found),
-            *between_hosts(found), *planners(found), *gpu(), *memory(found)]
+            *between_hosts(found), *planners(found), *trainings(found), *gpu(), *memory(found)]

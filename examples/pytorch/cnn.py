@@ -54,7 +54,7 @@ def main():
         optimizer.zero_grad()
         nn.functional.cross_entropy(module(images), shapes).backward()
 
-    systems.report(progress, systems.exposed_ms(lambda: run(model), lambda: run(model.module)))
+    systems.report(progress, model, *systems.pass_ms(lambda: run(model), lambda: run(model.module)))
     dist.destroy_process_group()
 
 

@@ -30,8 +30,8 @@ def wrap(module, backend):
     return weftsync.torch.DistributedDataParallel(module, gradient_as_bucket_view=backend == "weftsync-view")
 
 
-def exposed_ms(averaged, alone, rounds=15):
-    """Return how much longer a pass takes with averaged gradients than alone: the communication that is not hidden.
+def pass_ms(averaged, alone, rounds=15):
+    """Return the median times of a pass with averaged gradients, and alone.
 
     averaged, alone  functions that run a forward and a backward pass, with and without averaging. They run in turn
     """
@@ -42,10 +42,11 @@ def exposed_ms(averaged, alone, rounds=15):
             begin = time.perf_counter()
             run()
             found.append(time.perf_counter() - begin)
-    return 1000 * (statistics.median(times[0]) - statistics.median(times[1]))
+    return [1000 * statistics.median(found) for found in times]
 
 
-def report(progress, exposed):
-    """Print the last line, on rank 0."""
+def report(progress, model, averaged, alone):
+    """Print the last lines, on rank 0. exposed_ms is the communication that computing does not hide."""
     if dist.get_rank() == 0:
-        print(f"step_ms={progress.milliseconds():.2f} exposed_ms={exposed:.2f} loss={progress.loss:.6f}", flush=True)
+        print(f"alone_ms={alone:.2f} gradient_bytes={sum(4 * param.numel() for param in model.parameters())}")
+        print(f"step_ms={progress.milliseconds():.2f} exposed_ms={averaged - alone:.2f} loss={progress.loss:.6f}", flush=True)

@@ -60,7 +60,7 @@ def main():
         optimizer.zero_grad()
         loss_of(module, sequences).backward()
 
-    systems.report(progress, systems.exposed_ms(lambda: run(model), lambda: run(model.module)))
+    systems.report(progress, model, *systems.pass_ms(lambda: run(model), lambda: run(model.module)))
     dist.destroy_process_group()
 
 

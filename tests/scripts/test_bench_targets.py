@@ -14,6 +14,7 @@ import own  # noqa: E402
 import planner  # noqa: E402
 import tables  # noqa: E402
 import targets  # noqa: E402
+import training  # noqa: E402
 
 ARENA = "all_reduce, 2 ranks, arena"
 PRIVATE = "all_reduce, 2 ranks, private buffers"
@@ -195,6 +196,23 @@ def test_planner_targets():
     expect_equal(found(judged(samples), name, "never")["met"], False)
     del samples.medians[planner.work_of("gpt2", 1), 64, "model"]
     expect_equal(found(judged(samples), name, "never")["why"], "not judged: without gpt2, x1")
+
+
+def test_training_targets():
+    """a way is judged by its worst model, over what DDP on Gloo exposes in the same round; not if that is nothing"""
+    samples = comparison.Samples()
+    for model, base in (("transformer", 60e3), ("cnn", 10e3), ("embeddings", 20e3)):
+        for way, share in (("ddp-gloo", 1), ("weft", 0.4), ("weftsync-copy", 0.2), ("weftsync-view", 0.15 if model == "cnn" else 0.05)):
+            add(samples, (training.work_of(model), 8, way), [base * share * noise for noise in (1, 3, 2)])
+    work = "training step of PyTorch, 2 ranks, "
+    of = {way: found(judged(samples), work + training.WAYS[way], "exposed") for way in targets.EXPOSED}
+    expect_equal({way: (one["value"], one["met"]) for way, one in of.items()},
+                 {"weft": (0.4, True), "weftsync-copy": (0.2, True), "weftsync-view": (0.15, False)})
+    expect("(cnn)" in of["weftsync-view"]["measured"], of)
+    add(samples, (training.work_of("cnn"), 8, "ddp-gloo"), [-1.0])
+    one = found(judged(samples), work + training.WAYS["weft"], "exposed")
+    expect(one["met"] is None and "cnn with DDP on Gloo exposes nothing" in one["why"], one)
+    expect_equal(found(judged(samples, ranks=3), work + training.WAYS["weft"], "exposed")["met"], None)
 
 
 if __name__ == "__main__":
