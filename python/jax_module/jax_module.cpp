@@ -6,9 +6,12 @@
 // version, and the C ABI of Weft. XLA calls the handler on threads of its own, or on the one that started the
 // program.
 
+#include <signal.h>
 #include <unistd.h>
 #include <weft/weft.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -24,12 +27,18 @@
 
 namespace {
 
-// The version of XLA's interface. A test compiles the module for a version that does not exist.
-#ifdef WEFT_JAX_TEST_MINOR
-constexpr int minor_version = WEFT_JAX_TEST_MINOR;
-#else
-constexpr int minor_version = XLA_FFI_API_MINOR;
+// The version of XLA's interface that the module says it was compiled for. All that the module uses of the
+// interface is in version 0.1 and at the same places in later ones, so it may say any of them. Tests compile
+// it for versions that do not exist.
+#ifndef WEFT_JAX_TEST_MAJOR
+#define WEFT_JAX_TEST_MAJOR XLA_FFI_API_MAJOR
 #endif
+#ifndef WEFT_JAX_TEST_MINOR
+#define WEFT_JAX_TEST_MINOR XLA_FFI_API_MINOR
+#endif
+constexpr int major_version = WEFT_JAX_TEST_MAJOR, newest_minor = WEFT_JAX_TEST_MINOR;
+std::atomic<int> minor_version{newest_minor};
+static_assert(XLA_FFI_API_MAJOR == 0, "another interface than the one that this file was written for");
 
 // A communicator that compiled programs may use. The Python object's handle becomes null when it is
 // destroyed.
@@ -249,6 +258,52 @@ bool sizes_fit(const Call& call, uint64_t src, uint64_t dst, uint64_t size) {
   }
 }
 
+// ---- Ctrl-C ----
+// XLA runs most programs on its own threads, while Python's main thread waits in XLA and runs no signal
+// handlers. So the module counts Ctrl-C itself, and a collective that waits asks whether the main thread runs
+// Python code.
+
+using SignalHandler = void (*)(int);
+using PendingCall = int (*)(void*);
+std::atomic<int (*)(PendingCall, void*)> add_pending_call{nullptr};  // Py_AddPendingCall
+std::atomic<SignalHandler> python_handler{nullptr};                  // Python's, which the module's calls
+std::atomic<uint64_t> interrupts{0};                                 // received by this process
+std::atomic<uint64_t> handled{0};  // so many of them were received before the main thread ran Python code
+// For functions of other libraries that the main thread may be in, such as a product of matrices.
+constexpr std::chrono::seconds patience{1};
+
+// The collective that a thread runs.
+struct Waiting {
+  uint64_t interrupts_before = interrupts.load();
+  uint64_t asked_for = 0;  // value of `interrupts` when the main thread was asked
+  std::chrono::steady_clock::time_point asked_at;
+};
+thread_local Waiting* waiting = nullptr;
+
+void on_interrupt(int number) {
+  interrupts.fetch_add(1);
+  python_handler.load()(number);
+}
+
+// Puts the module's handler before Python's, if that is installed.
+void watch_interrupts() {
+  struct sigaction current = {};
+  if (sigaction(SIGINT, nullptr, &current) != 0 || (current.sa_flags & SA_SIGINFO) != 0) return;
+  const SignalHandler handler = current.sa_handler, known = python_handler.load();
+  if (handler == SIG_DFL || handler == SIG_IGN || handler == on_interrupt) return;
+  // Not before a later handler of another library, which may call the module's.
+  if (known != nullptr && handler != known) return;
+  python_handler.store(handler);
+  current.sa_handler = on_interrupt;
+  sigaction(SIGINT, &current, nullptr);
+}
+
+// Runs on Python's main thread, after the handlers of the signals that it has received.
+int main_thread_runs(void* count) {
+  handled.store(reinterpret_cast<uintptr_t>(count));
+  return 0;
+}
+
 XLA_FFI_Error* execute(const XLA_FFI_CallFrame* frame) {
   Call call;
   if (const char* missing = read_attributes(frame->attrs, call))
@@ -289,7 +344,10 @@ XLA_FFI_Error* execute(const XLA_FFI_CallFrame* frame) {
   if (!sizes_fit(call, count_of(src), count_of(dst), static_cast<uint64_t>(size)))
     return invalid(
         frame, name + ": the program was compiled for another number of ranks than " + std::to_string(size));
+  Waiting mine;
+  waiting = &mine;
   const weft_status status = run(comm, rank, static_cast<uint64_t>(size), call, src, dst, dtype);
+  waiting = nullptr;
   if (status != WEFT_OK) {
     weft_error error = WEFT_ERROR_INIT;
     const bool details = weft_last_error(&error) == status && error.text[0] != 0;
@@ -308,8 +366,8 @@ WEFT_JAX_API XLA_FFI_Error* weft_jax_collective(XLA_FFI_CallFrame* frame) {
   if (frame->extension_start != nullptr && frame->extension_start->type == XLA_FFI_Extension_Metadata) {
     // XLA asks at registration for which version of the interface the handler was compiled.
     auto* metadata = reinterpret_cast<XLA_FFI_Metadata_Extension*>(frame->extension_start)->metadata;
-    metadata->api_version.major_version = XLA_FFI_API_MAJOR;
-    metadata->api_version.minor_version = minor_version;
+    metadata->api_version.major_version = major_version;
+    metadata->api_version.minor_version = minor_version.load();
     return nullptr;
   }
   if (frame->stage != XLA_FFI_ExecutionStage_EXECUTE)
@@ -356,7 +414,37 @@ WEFT_JAX_API void weft_jax_release(int64_t number) {
   if (const auto entry = entry_of_this_process(number)) entry->turn.unlock();
 }
 
+// Watches Ctrl-C from now on. add: Py_AddPendingCall. Threads: any that holds Python's lock, which keeps the
+// program from changing its signal handlers meanwhile.
+WEFT_JAX_API void weft_jax_watch(int (*add)(int (*)(void*), void*)) {
+  add_pending_call.store(add);
+  watch_interrupts();
+}
+
+// Returns 1 if Ctrl-C has come during the collective of the calling thread, and Python's main thread has not
+// run its handlers for a second, because it waits in other code. Returns 0 on threads without a collective.
+// Threads: any that holds Python's lock.
+WEFT_JAX_API int32_t weft_jax_interrupted() {
+  if (waiting == nullptr) return 0;
+  watch_interrupts();  // again, if the program has set another handler
+  const uint64_t count = interrupts.load();
+  if (count == waiting->interrupts_before || count == handled.load()) return 0;
+  const auto now = std::chrono::steady_clock::now();
+  if (waiting->asked_for == count) return now - waiting->asked_at > patience ? 1 : 0;
+  if (add_pending_call.load()(main_thread_runs, reinterpret_cast<void*>(count)) == 0) {
+    waiting->asked_for = count;
+    waiting->asked_at = now;
+  }
+  return 0;
+}
+
 // Returns the version of XLA's interface that the module was compiled for: major * 1000 + minor.
 WEFT_JAX_API int32_t weft_jax_interface() {
-  return XLA_FFI_API_MAJOR * 1000 + minor_version;
+  return major_version * 1000 + newest_minor;
+}
+
+// Lets the module say an older minor version, from 1, because XLA refuses newer ones than its own. Threads:
+// one, before the handler is registered.
+WEFT_JAX_API void weft_jax_offer(int32_t minor) {
+  minor_version.store(minor);
 }

@@ -25,6 +25,8 @@ from . import _abi
 
 _PATIENCE_S = 1.0  # for functions that run at interpreter exit
 raised: list[BaseException] = []  # exceptions of signal handlers; only the main thread changes it
+# Returns non-zero to end the blocking call of a thread that is not the main one. weftsync.jax replaces it.
+elsewhere: Callable[[], int] = int
 
 
 def on_main_thread() -> bool:
@@ -159,9 +161,9 @@ def _first(_: Any) -> int:
         answers = _answers()
         next(answers)
         _asked.send = answers.send
-    else:
-        _asked.send = bool  # Python runs no handlers on this thread: bool(None) is 0
-    return 0
+        return 0
+    _asked.send = lambda _: elsewhere()  # Python runs no handlers on this thread
+    return elsewhere()
 
 
 class _Asked(threading.local):

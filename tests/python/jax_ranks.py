@@ -3,6 +3,7 @@
 Each program is a function. It ends with exit code 0 if all that it expects holds.
 """
 import os
+import re
 import signal
 import sys
 import threading
@@ -15,7 +16,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
-from cases import expect, expect_equal  # noqa: E402
+from cases import expect, expect_equal, wait_until  # noqa: E402
 import weftsync as weft  # noqa: E402
 import weftsync.jax as wj  # noqa: E402
 
@@ -225,6 +226,44 @@ def order_of_gradients():
     expect_equal((float(value), gradient.tolist()), (100.0 * SIZE, [1.0] * 100 * SIZE))
 
 
+def loss_beside_metric(comm, tied):
+    """Return a gradient function with a metric that the loss does not use. Their collectives differ in size."""
+    def loss(x):
+        total, token = wj.all_reduce(x, wj.create_token(), comm=comm)
+        ones = jax.lax.stop_gradient(total) / SIZE
+        # On rank 0 the metric is ready long before the gradient, on the others the gradient before the metric.
+        metric, token = wj.all_reduce(ones[:200] if RANK == 0 else busy(ones[:200]), token, "max", comm=comm)
+        value = (total * (busy(ones) if RANK == 0 else ones)).sum()
+        return wj.tie(value, token) if tied else value, metric
+    return jax.jit(jax.grad(loss, has_aux=True))
+
+
+def tied():
+    """The gradient's collective runs after the metric's, because the loss is tied to the metric's token."""
+    gradient, metric = loss_beside_metric(new_comm(), True)(jnp.ones(300))
+    same_bits("the gradient", gradient, np.full(300, SIZE, np.float32))
+    same_bits("the metric", metric, np.ones(200, np.float32))
+
+
+def without_order():
+    """Without a chain of tokens, and without a tie, the ranks call in different orders, and get an error about it."""
+    comm = new_comm()
+
+    def both(x, y):
+        x, y = (busy(x), y) if RANK == 0 else (x, busy(y))
+        return wj.all_reduce(x, wj.create_token(), comm=comm)[0], wj.all_reduce(y, wj.create_token(), comm=comm)[0]
+
+    def expect_different_calls(program, *arguments):
+        error = expect_raises(jax.errors.JaxRuntimeError, "every rank must make the same calls in the same order",
+                              program, *arguments)
+        expect(re.search(r"rank 0 calls all_reduce (\w+) f32 x (\d+), rank 1 calls all_reduce (?!\1 f32 x \2)|"
+                         r"rank 1 calls all_reduce (\w+) f32 x (\d+), rank 0 calls all_reduce (?!\3 f32 x \4)",
+                         str(error)), "different calls", error)
+
+    expect_different_calls(jax.jit(both), jnp.ones(100), jnp.ones(300))
+    expect_different_calls(loss_beside_metric(new_comm(), False), jnp.ones(300))
+
+
 def refusals():
     """Unsupported calls are errors of this rank, with a reason, before anything is sent."""
     comm, token, x = new_comm(), wj.create_token(), jnp.ones((SIZE, 2))
@@ -329,6 +368,55 @@ def killed():
     survivors = comm.shrink(last_of_two=True)
     alone = jax.jit(lambda x: wj.all_reduce(x, wj.create_token(), comm=survivors)[0])
     same_bits("alone", alone(jnp.ones(3)), np.ones(3, np.float32))
+
+
+def interrupted(where):
+    """Wait in a collective that rank 1 does not join. The test sends Ctrl-C to rank 0, whose main thread is `where`."""
+    comm = new_comm(timeout=120)
+
+    @jax.jit
+    def step(x, token):
+        return wj.all_reduce(x if where == "inside" else busy(x), token, comm=comm)
+
+    x, token = jnp.ones(10 if where == "inside" else 300), wj.create_token()
+    step(x, token)[0].block_until_ready()
+    print("running", flush=True)
+    if RANK == 1:
+        wait_until(comm.error, "rank 0 was interrupted", 100)
+        print(comm.error(), flush=True)
+        return
+    result = step(x, token)
+    if where == "in_python":
+        time.sleep(100)
+    np.asarray(result[0])
+
+
+def interrupted_inside():
+    """The main thread runs the collective itself."""
+    interrupted("inside")
+
+
+def interrupted_waiting():
+    """The main thread waits for the result inside JAX."""
+    interrupted("waiting")
+
+
+def interrupted_in_python():
+    """The main thread runs Python code, and the collective waits meanwhile."""
+    interrupted("in_python")
+
+
+def interrupted_handled():
+    """A handler of the program's own runs as soon as the main thread is back in Python, and the collective continues."""
+    comm, ran = new_comm(timeout=120), []
+    signal.signal(signal.SIGINT, lambda *_: ran.append(RANK))
+    step = jax.jit(lambda x, token: wj.all_reduce(busy(x), token, comm=comm))
+    step(jnp.ones(300), wj.create_token())[0].block_until_ready()
+    print("running", flush=True)
+    if RANK == 1:
+        time.sleep(6)
+    same_bits("the result", step(jnp.ones(300), wj.create_token())[0], np.full(300, SIZE, np.float32))
+    expect_equal(ran, [0] if RANK == 0 else [])
 
 
 def forked():

@@ -20,6 +20,7 @@ from ranks_of_threads import ROOT, cases, expect, expect_equal
 
 BUILD = Path(sys.argv[1]).resolve()
 WAIT_S = 150  # for programs of ranks; ends what hangs
+INTERRUPTED_S = 30  # from Ctrl-C to the end of the process, usually 2; the collective's deadline is 120
 MODULE = jax_module.prepare(BUILD, jax.ffi.include_dir())
 _stores = itertools.count()
 
@@ -67,6 +68,16 @@ def test_order_of_gradients():
     finish(start("order_of_gradients"))
 
 
+def test_tie():
+    """a gradient's collectives run after a metric's that the loss does not use, if the loss is tied to the token"""
+    finish(start("tied"))
+
+
+def test_without_order():
+    """calls without a common chain of tokens, or without a tie, run in other orders on other ranks: an error says so"""
+    finish(start("without_order"))
+
+
 def test_closing():
     """closing a communicator waits for the compiled program that uses it"""
     finish(start("closing"))
@@ -87,18 +98,67 @@ def test_late():
     finish(start("late"))
 
 
-def test_killed():
-    """a rank that is killed inside a compiled program makes the other's program fail, naming it"""
-    processes = start("killed")
-    for process in processes:  # the lines come once the collective has been compiled
+def start_running(program):
+    """Start the ranks of a program, and wait until they have compiled the collective and use it."""
+    processes = start(program)
+    for process in processes:
         timer = threading.Timer(WAIT_S, process.kill)
         timer.start()
         expect_equal(process.stdout.readline(), "running\n", "a rank has not started")
         timer.cancel()
     time.sleep(1)
+    return processes
+
+
+def test_killed():
+    """a rank that is killed inside a compiled program makes the other's program fail, naming it"""
+    processes = start_running("killed")
     processes[1].send_signal(signal.SIGKILL)
     (text, _), _ = finish(processes, [0])
     expect(re.match(r"failed after ([\d.]+) s", text) and float(text.split()[2]) < 20, "in time", text)
+
+
+def interrupt(program, code):
+    """Send Ctrl-C to rank 0, and expect that it ends in time with an exit code. Returns the outputs of both ranks."""
+    processes = start_running(program)
+    processes[0].send_signal(signal.SIGINT)
+    sent = time.monotonic()
+    try:
+        processes[0].wait(WAIT_S)
+    finally:
+        took = time.monotonic() - sent
+        texts = finish(processes, [1])
+    expect_equal(processes[0].returncode, code, texts[0][1][-3000:])
+    expect(took < INTERRUPTED_S, f"rank 0 ended after {took:.1f} s", texts[0][1][-3000:])
+    return texts
+
+
+def test_interrupted_inside():
+    """Ctrl-C ends a collective that the main thread runs: JAX's error says so, and the other rank learns it"""
+    (_, mine), (theirs, _) = interrupt("interrupted_inside", 1)
+    expect(re.search(r"JaxRuntimeError: CANCELLED: weftsync.jax: all_reduce: .*the program interrupted", mine), mine)
+    expect("ERR_INTERRUPTED" in theirs and "rank 0" in theirs, "the other rank's error", theirs)
+
+
+def test_interrupted_waiting():
+    """Ctrl-C while the main thread waits inside JAX ends the collective, which a thread of XLA runs"""
+    (_, mine), (theirs, _) = interrupt("interrupted_waiting", -signal.SIGINT)
+    expect("\nKeyboardInterrupt\n" in mine and "the program interrupted all_reduce" in mine, "its error", mine)
+    expect("ERR_INTERRUPTED" in theirs and "rank 0" in theirs, "the other rank's error", theirs)
+
+
+def test_interrupted_in_python():
+    """Ctrl-C in Python code raises KeyboardInterrupt there, and the exit does not wait for the collective"""
+    (_, mine), (theirs, _) = interrupt("interrupted_in_python", -signal.SIGINT)
+    expect("\nKeyboardInterrupt\n" in mine and "time.sleep" in mine, "its error", mine)
+    expect("ERR_ABORTED" in theirs and "the program was interrupted" in theirs, "the other rank's error", theirs)
+
+
+def test_interrupted_handled():
+    """a handler of the program's own that raises nothing lets the collective continue"""
+    processes = start_running("interrupted_handled")
+    processes[0].send_signal(signal.SIGINT)
+    finish(processes)
 
 
 def test_forked():
@@ -106,24 +166,70 @@ def test_forked():
     finish(start("forked"))
 
 
-def refused(**environment):
-    """Return the error of a program that needs the module."""
-    code = "import jax, weftsync.jax as wj\njax.jit(lambda x: wj.all_reduce(x, wj.create_token())[0])(1.0)"
+def refused(before="import jax", **environment):
+    """Return the output of a program that uses weftsync.jax outside jit, and fails inside it."""
+    code = f"""if True:
+        {before}
+        import weftsync.jax as wj
+        print("average", wj.average_gradients(jax.numpy.ones(2)).tolist())
+        jax.jit(lambda x: wj.all_reduce(x, wj.create_token())[0])(1.0)"""
     result = cases.run([sys.executable, "-c", code], environment={
         "PYTHONPATH": str(ROOT / "python"), "WEFT_RANK": "0", "WEFT_SIZE": "1", "JAX_PLATFORMS": "cpu", **environment})
     expect(result.returncode != 0, "it succeeded", result.stdout)
-    return result.stderr
+    return result.stdout + result.stderr
 
 
 def test_without_module():
     """without the module, or with one for another version of XLA's interface, the error says so"""
     text = refused(WEFT_JAX_LIBRARY="/there/is/no/libweft-jax.so")
-    expect("ImportError: collectives inside jit need the module libweft-jax.so" in text and "-Djax=enabled" in text,
-           "missing", text)
-    other = jax_module.prepare(BUILD, jax.ffi.include_dir(), "jax-module-other", "-DWEFT_JAX_TEST_MINOR=900")
+    expect("ImportError: collectives inside jit need the module libweft-jax.so" in text and "-Djax=enabled" in text
+           and "the wheel contains it" in text, "missing", text)
+    other = jax_module.prepare(BUILD, jax.ffi.include_dir(), "jax-module-other", "-DWEFT_JAX_TEST_MAJOR=7")
     text = refused(WEFT_JAX_LIBRARY=str(other))
     expect(re.search(rf"ImportError: JAX {re.escape(jax.__version__)} does not accept the module libweft-jax.so, which "
-                     r"was built for version 0\.900", text), "another version", text)
+                     r"fits version 7\.1 to 7\.\d+ of XLA's foreign function interface: ", text), "another version", text)
+
+
+def test_older_jax():
+    """a module that was compiled for a newer version of XLA's interface than JAX has works"""
+    newer = jax_module.prepare(BUILD, jax.ffi.include_dir(), "jax-module-newer", "-DWEFT_JAX_TEST_MINOR=9")
+    finish(start("order", module=newer))
+
+
+def test_another_jax():
+    """with a version of JAX that lacks the internal part, calls inside jit fail and say so, and others work"""
+    for missing in ("sys.modules['jax._src.effects'] = None; del jax._src.effects",
+                    "del jax._src.effects.control_flow_allowed_effects"):
+        text = refused(before=f"import sys, jax.extend; {missing}; jax.__version__ = '9.8.7'")
+        expect(re.search(r"ImportError: collectives inside jit use jax._src.effects, .* JAX 9\.8\.7 .* with JAX 0\.10\.2",
+                         text), missing, text)
+        expect("average [1.0, 1.0]" in text, "outside jit", text)
+
+
+def example(ranks):
+    """Run examples/jax/train.py. Returns its losses, of which the last is in the last line."""
+    program = [sys.executable, ROOT / "examples/jax/train.py", "--steps", 40, "--log-every", 5]
+    common = {"PYTHONPATH": str(ROOT / "python"), "WEFT_JAX_LIBRARY": str(MODULE), "XLA_FLAGS": ""}
+    store = f"unix:@weft-jax-{os.getpid()}-{next(_stores)}"
+    processes = [subprocess.Popen([str(word) for word in program], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                  text=True, stdin=subprocess.DEVNULL,
+                                  env={**os.environ, **common, "WEFT_RANK": str(rank), "WEFT_SIZE": str(ranks),
+                                       "WEFT_STORE": store}) for rank in range(ranks)]
+    outputs = [text for text, _ in finish(processes)]
+    expect_equal(outputs[1:], [""] * (ranks - 1), "rank 0 prints alone")
+    *lines, last = outputs[0].splitlines()
+    match = re.fullmatch(r"loss=(\d\.\d{6}) step_ms=\d+\.\d\d", last)
+    expect(match, "the last line", outputs[0])
+    return [float(line.split()[3]) for line in lines] + [float(match.group(1))]
+
+
+def test_example():
+    """examples/jax/train.py learns, and two ranks have the losses of one process with the whole batch"""
+    alone, shared = example(1), example(2)
+    expect_equal(len(alone), 10, alone)
+    expect(alone[0] > 0.3 and alone[-1] < 0.1 * alone[0], "the loss falls", alone)
+    expect(all(abs(one - other) <= 1e-5 + 1e-3 * one for one, other in zip(alone, shared)), "equal losses", alone,
+           shared)
 
 
 if __name__ == "__main__":

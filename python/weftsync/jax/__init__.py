@@ -17,8 +17,8 @@
 Each rank is a process. docs/jax.md has the rules of tokens, the gradients of the collectives, and what is not
 supported.
 
-comm is a weftsync.Comm; None is `default_comm()`. Collectives inside jit need the module libweft-jax.so, which
-`-Djax=enabled` builds; all else works without it.
+comm is a weftsync.Comm; None is `default_comm()`. Collectives inside jit need the module libweft-jax.so. The wheel
+contains it, and a build of the sources with `-Djax=enabled` makes it. All else works without it.
 """
 from __future__ import annotations
 

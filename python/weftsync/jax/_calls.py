@@ -185,7 +185,7 @@ _primitive.multiple_results = True
 
 def _shapes(x: Any, token: Any, *, call: _Call) -> Any:
     result = jax.core.ShapedArray(call.shape(x.shape), x.dtype)
-    return (result, jax.core.ShapedArray((), jnp.float32)), {effect}
+    return (result, jax.core.ShapedArray((), jnp.float32)), {effect()}
 
 
 def _outside_jit(x: jax.Array, token: jax.Array, *, call: _Call) -> Any:

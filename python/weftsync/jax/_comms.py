@@ -4,6 +4,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import itertools
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Optional
@@ -86,7 +87,10 @@ def _forget(number: int) -> None:
 
 @atexit.register  # runs before the communicators are destroyed, because the package weftsync was imported before
 def _forget_all() -> None:
-    """Let the programs that are running end. Their operations have deadlines."""
+    """Let the programs that are running end. Their operations have deadlines, and Ctrl-C aborts them."""
+    if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt):  # the exception that ends the interpreter
+        for comm in list(_comms.values()):
+            comm.abort("the program was interrupted")
     if _module.used():
         with contextlib.suppress(Exception):  # a failure was reported to who waited for the results
             jax.effects_barrier()

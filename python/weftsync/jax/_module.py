@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import signal
 import threading
 from collections.abc import Iterator
 from typing import Any, Optional
 
 import jax
 
-from .. import _library
+from .. import _interrupt, _library
 
 TARGET = "weft_collective"  # the name of the handler in compiled programs
 _FILE = "libweft-jax.so"
@@ -32,6 +33,7 @@ def library() -> ctypes.CDLL:
         if _loaded is None:
             made = _load()
             _register(made)
+            _watch(made)
             _loaded = made
         return _loaded
 
@@ -47,24 +49,46 @@ def _load() -> ctypes.CDLL:
                 function = getattr(made, "weft_jax_" + name)
                 function.argtypes, function.restype = [ctypes.c_int64], None
             made.weft_jax_interface.argtypes, made.weft_jax_interface.restype = [], ctypes.c_int32
+            made.weft_jax_offer.argtypes, made.weft_jax_offer.restype = [ctypes.c_int32], None
         except (OSError, AttributeError) as error:
             problems.append(str(error))
         else:
             return made
     raise ImportError(f"collectives inside jit need the module {_FILE}, which cannot be loaded: {'; '.join(problems)}. "
-                      "This installation of Weft was built without it (-Djax=enabled builds it). "
-                      "Outside jit the collectives work without it")
+                      "This installation of Weft was built without it: the wheel contains it, and a build of the sources "
+                      "does if its python3 has jaxlib (-Djax=enabled). Outside jit the collectives work without it")
 
 
 def _register(made: ctypes.CDLL) -> None:
+    """Register the handler with XLA, which refuses modules for a newer version of its interface than its own."""
     handler = ctypes.cast(made.weft_jax_collective, ctypes.c_void_p).value
-    try:
-        jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(handler), platform="cpu")
-    except Exception as error:  # its type depends on the version of jaxlib
-        version = made.weft_jax_interface()
-        raise ImportError(f"JAX {jax.__version__} does not accept the module {_FILE}, which was built for version "
-                          f"{version // 1000}.{version % 1000} of XLA's foreign function interface: {error}. Build "
-                          "Weft with the headers of this version of jaxlib") from error
+    compiled = made.weft_jax_interface()
+    for minor in range(compiled % 1000, 0, -1):
+        made.weft_jax_offer(minor)
+        try:
+            jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(handler), platform="cpu")
+        except Exception as error:  # its type depends on the version of jaxlib
+            refusal = error
+        else:
+            return
+    raise ImportError(f"JAX {jax.__version__} does not accept the module {_FILE}, which fits version "
+                      f"{compiled // 1000}.1 to {compiled // 1000}.{compiled % 1000} of XLA's foreign function interface: "
+                      f"{refusal}. Build Weft with the headers of this version of jaxlib, or install another version of "
+                      "JAX") from refusal
+
+
+def _watch(made: ctypes.CDLL) -> None:
+    """Let Ctrl-C end a collective that waits on a thread of XLA, while the main thread waits for that program.
+
+    The main thread runs no signal handlers then. The collective ends if the handler would raise KeyboardInterrupt.
+    """
+    keeping_lock = ctypes.PyDLL(made._name)
+    keeping_lock.weft_jax_watch.argtypes, keeping_lock.weft_jax_watch.restype = [ctypes.c_void_p], None
+    keeping_lock.weft_jax_interrupted.argtypes, keeping_lock.weft_jax_interrupted.restype = [], ctypes.c_int32
+    interrupted = keeping_lock.weft_jax_interrupted
+    keeping_lock.weft_jax_watch(ctypes.cast(ctypes.pythonapi.Py_AddPendingCall, ctypes.c_void_p))
+    _interrupt.elsewhere = lambda: int(interrupted() and
+                                       signal.getsignal(signal.SIGINT) is signal.default_int_handler)
 
 
 def add(number: int, handle: ctypes.c_void_p) -> None:
