@@ -93,6 +93,71 @@ def program_exit():
     Path(os.environ["WEFT_PROGRAM_ENDS"], os.environ["RANK"]).write_text(str(time.time()))
 
 
+def program_fork():
+    """children that fork with a DistributedDataParallel get errors, end in seconds by any exit, and do not disturb the parent"""
+    import multiprocessing
+    import torch
+    import torch.distributed as dist
+    from weftsync.torch import DistributedDataParallel
+    dist.init_process_group("weft")
+    x, text = torch.ones(2, 3), "a forked child cannot use its parent's process groups"
+    models = [kind(torch.nn.Linear(3, 2)) for kind in (torch.nn.parallel.DistributedDataParallel, DistributedDataParallel)]
+
+    def train():
+        for model in models:
+            model(x).sum().backward()
+
+    def refused(call):
+        try:
+            call()
+        except RuntimeError as error:
+            assert text in str(error), error
+        else:
+            raise AssertionError("no error in the child")
+
+    def child(ends, outputs):
+        for output in outputs:  # of forward passes in the parent
+            refused(output.sum().backward)
+        models[1].module(x).sum().backward()
+        refused(lambda: models[1](x).sum().backward())
+        refused(lambda: dist.all_reduce(torch.ones(2)))
+        refused(lambda: DistributedDataParallel(models[0].module))
+        if ends:
+            models.clear()
+            dist.destroy_process_group()
+            dist.init_process_group("weft", store=dist.HashStore(), rank=0, world_size=1)
+            DistributedDataParallel(torch.nn.Linear(3, 2))(x).sum().backward()
+
+    def forked(ends, outputs):
+        """Fork as a program does without multiprocessing. The child ends as an interpreter does, with all its atexit functions."""
+        number = os.fork()
+        if number == 0:
+            child(ends, outputs)
+            sys.exit(7)
+        return number
+
+    train()
+    for ends in (False, True):
+        outputs = [model(x) for model in models]
+        work = dist.all_reduce(torch.ones(3), async_op=True) if dist.get_rank() == 0 else None
+        begin = time.monotonic()
+        number = forked(ends, outputs)
+        process = multiprocessing.get_context("fork").Process(target=child, args=(ends, outputs))
+        process.start()
+        process.join(60)
+        assert process.exitcode == 0, process.exitcode
+        code = os.waitstatus_to_exitcode(os.waitpid(number, 0)[1])
+        assert code == 7 and time.monotonic() - begin < 40, (code, time.monotonic() - begin)
+        if work is None:
+            dist.all_reduce(torch.ones(3))
+        else:
+            work.wait()
+        for output in outputs:
+            output.sum().backward()
+        train()
+    dist.destroy_process_group()
+
+
 def program_gloo_world():
     """a group of weft inside a program whose default group is gloo, and both with forked loaders of data"""
     import torch

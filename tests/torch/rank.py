@@ -182,10 +182,13 @@ class Rank:
         self.only_ddp = bool(self.ddp)
         self.module = module = load_suite(self.only_ddp)
         import ddp
+        import ddp_misuse
         if self.ddp == "weft":
             replace_ddp(module)
-        self.own = ddp.CASES if self.only_ddp else {**behaviours.CASES, **training.CASES, "weft_counted": self.counted}
-        self.guard = GlooGuard({module.__file__, behaviours.__file__, training.__file__, ddp.__file__})
+        own = (ddp.CASES, ddp_misuse.CASES) if self.only_ddp else (behaviours.CASES, training.CASES, {"weft_counted": self.counted})
+        self.own = {name: case for cases in own for name, case in cases.items()}
+        self.guard = GlooGuard({module.__file__, behaviours.__file__, training.__file__, ddp.__file__,
+                                ddp_misuse.__file__})
         self.counter = Counter()
 
         class TestDistBackendWithSpawn(module.TestDistBackend, module.DistributedTest._DistTestBase):

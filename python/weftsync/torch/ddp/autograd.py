@@ -80,6 +80,9 @@ class ModuleReducer:
     def prepare_for_forward(self) -> None:
         """Do nothing; torch's Reducer counts iterations here."""
 
+    def _set_static_graph(self) -> None:
+        """Do nothing: torch's class calls this after unpickling, where the settings say it already."""
+
     def _rebuild_buckets(self) -> bool:
         """Check that the last step is complete. Weft's reducer re-plans by itself. Returns False."""
         self._check_reducer_finalized()

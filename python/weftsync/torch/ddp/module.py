@@ -170,6 +170,20 @@ class DistributedDataParallel(_Torch):
         if getattr(hook, "__module__", "") != "torch.distributed.algorithms.ddp_comm_hooks.default_hooks":
             super()._check_comm_hook(hook)  # which refuses bf16 without CUDA
 
+    # ---- copies: copy.deepcopy, pickle and torch.save
+
+    def __getstate__(self) -> dict[str, Any]:
+        if any(isinstance(hook, Hook) for hook, _ in self._comm_hooks):
+            raise TypeError("weft DistributedDataParallel: an object with a weftsync.Hook cannot be copied or pickled: register "
+                            "the hook by its name, or copy the attribute module and wrap the copy")
+        return {name: value for name, value in super().__getstate__().items() if name != "comm_hook"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Join the default process group. Collective. The communication hook begins anew, without error feedback."""
+        super().__setstate__({**state, "_comm_hooks": []})
+        for hook, hook_state in state["_comm_hooks"]:
+            self.register_comm_hook(hook_state, hook)
+
     # ---- uneven inputs
 
     def join_hook(self, **kwargs: Any) -> Any:

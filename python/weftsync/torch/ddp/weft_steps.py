@@ -1,6 +1,8 @@
 """WeftSteps: reduces the gradients of each step by a Weft reducer."""
 from __future__ import annotations
 
+import os
+import weakref
 from typing import Any, Callable, Optional
 
 import torch
@@ -16,6 +18,8 @@ from .._tensors import element
 from .model import Model, Settings
 
 NAME = "DistributedDataParallel"  # in errors
+
+_steps: weakref.WeakSet[WeftSteps] = weakref.WeakSet()  # whose gradients may lie in the buckets
 
 
 class WeftSteps:
@@ -44,6 +48,7 @@ class WeftSteps:
             self._views = [None if sparse else _tensor(view, parameter.dtype)
                            for sparse, view, parameter in zip(model.sparse, self.reducer.views, model.parameters)]
         self._places = [None if view is None else view.data_ptr() for view in self._views]
+        _steps.add(self)
 
     def begin(self, has_data: bool = True) -> None:
         """Begin a step."""
@@ -119,13 +124,22 @@ class WeftSteps:
 
     def keep_gradients(self) -> None:
         """Give the parameters gradients of their own, before another object takes the place of this one."""
-        for parameter, place in zip(self._model.parameters, self._places):
-            if place is not None and parameter.grad is not None and parameter.grad.data_ptr() == place:
-                parameter.grad = parameter.grad.clone()
+        for parameter in self._in_buckets():
+            parameter.grad = parameter.grad.clone()
+
+    def drop_gradients(self) -> None:
+        """Set the gradients that lie in the buckets to None."""
+        for parameter in self._in_buckets():
+            parameter.grad = None
 
     def buckets(self) -> list[tuple[int, ...]]:
         """Return the parameters of each bucket in the order of launch. Between steps."""
         return [bucket.params for bucket in self.reducer.buckets()]
+
+    def _in_buckets(self) -> list[torch.nn.Parameter]:
+        """Return the parameters whose gradients lie in the buckets now."""
+        return [parameter for parameter, place in zip(self._model.parameters, self._places)
+                if place is not None and parameter.grad is not None and parameter.grad.data_ptr() == place]
 
     def _abandon(self, error: RuntimeError) -> None:
         """End the step after an error of finish, which leaves it open if a gradient is missing."""
@@ -168,3 +182,12 @@ def _tensor(array: Any, dtype: torch.dtype) -> torch.Tensor:
     """Return a tensor over the memory of an array. NumPy has no bf16, so an array has its bits."""
     tensor = torch.from_numpy(array)
     return tensor.view(dtype) if dtype == torch.bfloat16 else tensor
+
+
+def _forget() -> None:
+    """Drop the gradients of a forked child's models: the memory of the buckets is not mapped there."""
+    for steps in list(_steps):
+        steps.drop_gradients()
+
+
+os.register_at_fork(after_in_child=_forget)
