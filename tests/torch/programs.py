@@ -198,6 +198,55 @@ dist.destroy_process_group()
         assert found.returncode == 0, f"{imports}\n{found.stdout}"
 
 
+STUB = """
+import os, warnings
+import torch, torch.distributed as dist
+torch.__version__ = {version!r}
+for name in {lacks}:
+    delattr(torch.nn.parallel.DistributedDataParallel, name)
+
+def texts(call):
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        try:
+            call()
+        except Exception as error:  # also of a class that torch 2.13 does not support
+            found.append(warnings.WarningMessage(error, type(error), "", 0))
+        return [one.category.__name__ + " " + str(one.message) for one in found if "weft" in str(one.message)]
+
+def load():
+    import weftsync.torch
+
+def load_class():
+    from weftsync.torch import DistributedDataParallel
+
+def create():
+    dist.init_process_group("weft", store=dist.HashStore(), rank=0, world_size=1)
+
+print(texts(load), texts(load_class), texts(create), sep="\\n")
+"""
+# A version of torch, methods that its class lacks, and what import, the class's import and the first group say.
+VERSIONS = (("2.13.1+cpu", [], "", "", ""),
+            ("2.12.1+cpu", [], "RuntimeWarning weftsync.torch supports torch 2.13, and this is torch 2.12.1+cpu",
+             "RuntimeWarning weftsync.torch.DistributedDataParallel is written for torch 2.13, and this is torch 2.12.1+cpu",
+             "RuntimeError weft group setup: weftsync.torch supports torch 2.13, and this is torch 2.12.1+cpu: install torch 2.13"),
+            ("2.13.0a0+git1", ["_pre_forward"], "",
+             "ImportError weftsync.torch.DistributedDataParallel is written for torch 2.13, and torch 2.13.0a0+git1 has no _pre_forward",
+             ""),
+            ("3.0.0", [], "", "RuntimeWarning weftsync.torch.DistributedDataParallel is written for torch 2.13, and this is torch 3.0.0",
+             "RuntimeWarning weftsync.torch was tested with torch 2.13 only, and this is torch 3.0.0"))
+
+
+def program_torch_versions():
+    """warnings and errors name a version of torch that is not supported"""
+    for version, lacks, *expected in VERSIONS[int(os.environ["RANK"])::SIZE]:
+        found = subprocess.run([sys.executable, "-c", STUB.format(version=version, lacks=lacks)], check=True, text=True, timeout=100,
+                               env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}, stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE)
+        for said, wanted in zip(found.stdout.splitlines(), expected, strict=True):
+            assert wanted in said if wanted else said == "[]", f"{version}: {said}, expected {wanted!r}"
+
+
 def trains_alike(name):
     """Run a program of examples/pytorch in each of its ways. Expect equal losses."""
     sys.path[:0] = [str(ROOT / "examples" / "pytorch")]

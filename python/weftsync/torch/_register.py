@@ -5,37 +5,45 @@ torch calls `register` through the entry points of the installed package: "torch
 """
 from __future__ import annotations
 
+import warnings
 from datetime import timedelta
 from typing import Any, Optional
 
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
+
+from . import _version
+from ._errors import refused
 
 NAME = "weft"
 
 
 def register() -> None:
-    """Register the backend; later calls do nothing."""
+    """Register the backend; later calls do nothing. Warns of a version of torch that is too old."""
     if NAME.upper() in dist.Backend._plugins:
         return
+    if _version.is_older():
+        warnings.warn(_too_old(), RuntimeWarning, stacklevel=2)
     dist.Backend.register_backend(NAME, _create, devices=["cpu"])
-    if not _has_python_backends():
+    if _version.is_tested():
         c10d.monitored_barrier = dist.monitored_barrier = _monitored_barrier(dist.monitored_barrier)
         c10d.BackendConfig.__init__ = _single(c10d.BackendConfig.__init__)
 
 
+def _too_old() -> str:
+    return f"weftsync.torch supports {_version.NAME}, and this is torch {torch.__version__}: install {_version.NAME}"
+
+
 def _create(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+    if _version.is_older():
+        raise refused("group setup", _too_old(), RuntimeError)
     from . import _group
-    if _has_python_backends():
+    if _version.has_python_backends():
+        warnings.warn(f"weftsync.torch was tested with {_version.NAME} only, and this is torch {torch.__version__}", RuntimeWarning,
+                      stacklevel=2)
         return _group.backend_class()(store, rank, size, timeout)
     return _group.ProcessGroupWeft(store, rank, size, timeout)
-
-
-def _has_python_backends() -> bool:
-    """True for torch 2.14 and later: a backend in Python may be a Backend, not only a whole process group."""
-    import torch
-    major, minor = torch.__version__.split(".")[:2]
-    return (int(major), int(minor)) >= (2, 14)
 
 
 def _single(original: Any) -> Any:

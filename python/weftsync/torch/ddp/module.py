@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import warnings
 import weakref
 from datetime import timedelta
 from typing import Any, Callable, Optional
@@ -15,7 +16,7 @@ from torch.nn.parallel.distributed import _find_tensors
 
 from ...comm import Comm
 from ...hook import Hook
-from .. import _bootstrap
+from .. import _bootstrap, _version
 from .autograd import ModuleReducer
 from .hook_steps import HookSteps
 from .log import Log
@@ -235,11 +236,13 @@ def _comm_of(group: Any) -> Comm:
 
 
 def _check_torch() -> None:
-    """Raise ImportError if torch's class lacks a method that this module relies on."""
+    """Warn of a version of torch that was not tested. Raise ImportError if its class lacks a method that this module relies on."""
+    text = f"weftsync.torch.DistributedDataParallel is written for {_version.NAME}, and "
     lacks = [name for name in _METHODS if not hasattr(_Torch, name)]
     if lacks:
-        raise ImportError(f"weftsync.torch.DistributedDataParallel is written for torch 2.13, and torch {torch.__version__} has "
-                          f"no {', '.join(lacks)} in its own class: install torch 2.13")
+        raise ImportError(f"{text}torch {torch.__version__} has no {', '.join(lacks)} in its own class: install {_version.NAME}")
+    if not _version.is_tested():
+        warnings.warn(f"{text}this is torch {torch.__version__}", RuntimeWarning, stacklevel=2)
 
 
 _check_torch()
