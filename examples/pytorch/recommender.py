@@ -31,8 +31,8 @@ class Recommender(nn.Module):
 def pairs(generator):
     """Draw a batch: users of two tastes, and items. A user likes an item of the own taste: even numbers, or odd ones."""
     taste = torch.randint(2, (BATCH,), generator=generator)
-    # Squared, so that few items are popular.
-    popular = (torch.rand(BATCH, HISTORY + 1, generator=generator) ** 2 * (ROWS // 2)).long() * 2
+    # To this power, so that few items are popular.
+    popular = (torch.rand(BATCH, HISTORY + 1, generator=generator) ** 8 * (ROWS // 2)).long() * 2
     history, item = popular[:, :-1] + taste.unsqueeze(1), popular[:, -1]
     kind = torch.randint(2, (BATCH,), generator=generator)
     return history, item + kind, (kind == taste).float()

@@ -247,7 +247,7 @@ def program_torch_versions():
             assert wanted in said if wanted else said == "[]", f"{version}: {said}, expected {wanted!r}"
 
 
-def trains_alike(name):
+def trains_alike(name, *options):
     """Run a program of examples/pytorch in each of its ways. Expect equal losses."""
     sys.path[:0] = [str(ROOT / "examples" / "pytorch")]
     import progress
@@ -262,7 +262,7 @@ def trains_alike(name):
     progress.Progress = Progress
     source = (ROOT / "examples" / "pytorch" / f"{name}.py").read_text()
     for backend in systems.BACKENDS:
-        sys.argv[1:] = ["--steps", "6", "--backend", backend]
+        sys.argv[1:] = ["--steps", "6", "--backend", backend, *options]
         exec(compile(source, name, "exec"), {"__name__": "__main__", "__doc__": name})
     assert len(losses) == 4 and len(set(losses)) == 1, losses  # equal bits, because a sum of two numbers has one order
 
@@ -275,6 +275,16 @@ def program_example_transformer():
 def program_example_cnn():
     """examples/pytorch/cnn.py gives the losses that it gives with gloo"""
     trains_alike("cnn")
+
+
+def program_example_recommender():
+    """examples/pytorch/recommender.py gives the losses that it gives with gloo"""
+    trains_alike("recommender")
+
+
+def program_example_recommender_sparse():
+    """examples/pytorch/recommender.py with sparse gradients gives the losses that it gives with gloo"""
+    trains_alike("recommender", "--sparse")
 
 
 CASES = {name: value for name, value in list(globals().items()) if name.startswith("program_")}

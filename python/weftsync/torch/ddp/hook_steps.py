@@ -146,7 +146,7 @@ class HookSteps:
                 parameter = self._model.parameters[bucket.members[0]]
                 bucket.buffer = torch.sparse_coo_tensor(
                     torch.empty((1, 0), dtype=torch.int64), torch.empty((0, *parameter.shape[1:]), dtype=parameter.dtype),
-                    parameter.shape)
+                    parameter.shape, check_invariants=False)
             else:
                 bucket.buffer.zero_()
             self._launch()

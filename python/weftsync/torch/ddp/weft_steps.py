@@ -163,7 +163,7 @@ class WeftSteps:
         if self._model.sparse[index]:
             where, values = self.reducer.sparse_result(index)
             parameter.grad = torch.sparse_coo_tensor(torch.from_numpy(where), _tensor(values, parameter.dtype),
-                                                     parameter.shape, is_coalesced=True)
+                                                     parameter.shape, check_invariants=False, is_coalesced=True)
         elif unused and self._views[index] is not None:
             parameter.grad = self._views[index]
         elif unused:
