@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Copies the project without some features of the reducer: their folders, and their lines in features.cpp and meson.build.
+"""Copies the project without some features of the reducer: their folders, and their lines in lib/reducer/meson.build.
 
 The rest must compile and pass its tests. `.ci/run without` tries it. Test cases of a feature alone, such as those that
 count the copies which it saves, have the tag [of_FEATURE], and are hidden.
@@ -37,23 +37,14 @@ def hide_cases(target, feature):
 
 
 def delete(target, feature):
-    """Deletes a feature's folder and the lines that name it."""
+    """Deletes a feature's folder and the line that names it."""
     reducer = target / "lib" / "reducer"
-    folder = reducer / "feature" / feature
-    constants = set()
-    for header in folder.glob("*.h"):
-        constants |= set(re.findall(r"^extern const StepFeature (\w+);", header.read_text(), re.M))
-    if len(constants) != 1:
-        raise SystemExit(f"{folder} declares {len(constants)} constants of type StepFeature, expected 1")
-    shutil.rmtree(folder)
-    features = reducer / "features.cpp"
-    lines = [line for line in features.read_text().splitlines(keepends=True) if f'"reducer/feature/{feature}/' not in line]
-    text, found = re.subn(rf"&{constants.pop()},[ ]?", "", "".join(lines))
-    if found != 1:
-        raise SystemExit(f"features.cpp lists {feature} {found} times, expected once")
-    features.write_text(text)
+    shutil.rmtree(reducer / "feature" / feature)
     build = reducer / "meson.build"
-    build.write_text(re.sub(rf"'feature/{feature}/\w+\.cpp',?\s*", "", build.read_text()))
+    text, found = re.subn(rf"^  \['{feature}', .*\n", "", build.read_text(), flags=re.M)
+    if found != 1:
+        raise SystemExit(f"lib/reducer/meson.build lists {feature} {found} times, expected once")
+    build.write_text(text)
 
 
 def main():

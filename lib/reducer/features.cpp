@@ -4,34 +4,15 @@
 #include <iterator>
 
 #include "reducer/bucket/dense.h"
-#include "reducer/feature/absent/absent.h"
-#include "reducer/feature/convert/convert.h"
-#include "reducer/feature/devices/devices.h"
-#include "reducer/feature/fused_cast/fused_cast.h"
-#include "reducer/feature/in_place_slices/in_place_slices.h"
-#include "reducer/feature/norms/norms.h"
-#include "reducer/feature/pre_step/pre_step.h"
-#include "reducer/feature/retain/retain.h"
-#include "reducer/feature/sharded/sharded.h"
-#include "reducer/feature/sparse/sparse.h"
-#include "reducer/feature/uneven/uneven.h"
-#include "reducer/feature/weights/weights.h"
+#include "reducer/feature_list.h"
 #include "reducer/state.h"
 #include "reducer/step/hook_stages.h"
 
 namespace weft {
 namespace {
 
-constexpr const StepFeature* kFeatures[] = {
-    &kDense,   // first, because others replace its copies
-    &kHooked,  // likewise its stages
-    &kPreStep,
-    &kUneven,  // its handshake is put before the pre-step
-    &kAbsent,  // before other works, because a bucket that is not communicated needs none
-    &kDevices, &kRetain,
-    &kConvert,  // after the features that work on contributions
-    &kWeights, &kFusedCast, &kInPlaceSlices, &kNorms, &kSparse, &kSharded,
-};
+// The reducer's own parts come first, because features replace the copies of one and the stages of the other.
+constexpr const StepFeature* kFeatures[] = {&kDense, &kHooked, WEFT_REDUCER_FEATURES};
 
 void call_all(void (*StepFeature::*function)(ReducerState*), ReducerState* state) {
   for (const StepFeature* const feature : kFeatures) {

@@ -1,5 +1,5 @@
 // The features of a step. Each lies in a folder of lib/reducer/feature, except the two that every reducer has
-// (kDense, kHooked), and has one line in features.cpp. When a plan is made, a feature adds exchanges to the
+// (kDense, kHooked), and has one line in meson.build. When a plan is made, a feature adds exchanges to the
 // step, copies to parameters, and works and stages to buckets, if the reducer's options ask for it. Step and
 // Reducer run these and do not name their features.
 #pragma once
