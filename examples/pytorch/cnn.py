@@ -30,15 +30,19 @@ def block(inputs, outputs):
     return nn.Sequential(nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU(), nn.MaxPool2d(2))
 
 
+def network():
+    """Make the model, with equal values in every process."""
+    torch.manual_seed(1)
+    return nn.Sequential(block(1, 32), block(32, 64), block(64, 128), nn.Flatten(), nn.Linear(128 * 9, 512), nn.ReLU(),
+                         nn.Linear(512, 3))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     systems.add_arguments(parser)
     arguments = parser.parse_args()
     systems.start(arguments.backend)
-    torch.manual_seed(1)
-    model = systems.wrap(nn.Sequential(
-        block(1, 32), block(32, 64), block(64, 128), nn.Flatten(), nn.Linear(128 * 9, 512), nn.ReLU(),
-        nn.Linear(512, 3)), arguments.backend)
+    model = systems.wrap(network(), arguments.backend)
     optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
     generator = torch.Generator().manual_seed(dist.get_rank())  # every rank draws other pictures
     progress = Progress(arguments.steps)

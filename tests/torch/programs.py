@@ -287,6 +287,45 @@ def program_example_recommender_sparse():
     trains_alike("recommender", "--sparse")
 
 
+def program_example_accelerate():
+    """examples/pytorch/accelerate_train.py gives equal losses with both classes of DistributedDataParallel"""
+    sys.path[:0] = [str(ROOT / "examples" / "pytorch")]
+    import accelerate
+    from accelerate.state import AcceleratorState
+    import torch
+    import torch.distributed as dist
+    import accelerate_train
+    losses, models = [], []
+
+    class Accelerator(accelerate.Accelerator):
+        def prepare(self, *parts):
+            made = super().prepare(*parts)
+            if isinstance(made, torch.nn.Module):
+                models.append((type(made).__module__.partition(".")[0], type(made.module).__name__, dist.get_backend()))
+            return made
+
+        def reduce(self, tensor, reduction):
+            made = super().reduce(tensor, reduction)
+            losses.append(made.item())
+            return made
+
+    accelerate_train.Accelerator = Accelerator
+    theirs = torch.nn.parallel.DistributedDataParallel
+    for name in ("weft", "torch"):
+        sys.argv[1:] = ["--steps", "6", "--ddp", name]
+        accelerate_train.main()
+        AcceleratorState._reset_state(True)
+        torch.nn.parallel.DistributedDataParallel = theirs
+    assert models == [("weftsync", "Sequential", "weft"), ("torch", "Sequential", "weft")], models
+    assert len(losses) == 2 and losses[0] == losses[1], losses
+    try:
+        accelerate.Accelerator(cpu=True, kwargs_handlers=[accelerate.InitProcessGroupKwargs(backend="weft")])
+    except ValueError as error:  # as docs/frameworks.md says
+        assert "Your assigned backend weft is not available" in str(error), error
+    else:
+        raise AssertionError("accelerate knows the backend: change docs/frameworks.md")
+
+
 CASES = {name: value for name, value in list(globals().items()) if name.startswith("program_")}
 SIZE = 2  # their world size
 EXIT_SECONDS = 15

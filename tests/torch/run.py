@@ -27,6 +27,8 @@ from job import Job  # noqa: E402
 
 SUITE = ["expecttest==0.3.0"]  # the suite imports it
 LIGHTNING = ["packaging", "PyYAML", "tqdm"]
+ACCELERATE = ["packaging", "PyYAML", "psutil", "huggingface_hub", "safetensors"]
+ACCELERATE_BARE = ["accelerate==1.15.0"]
 LIGHTNING_BARE = ["pytorch-lightning==2.6.6", "torchmetrics==1.9.0", "lightning-utilities==0.15.3"]
 
 
@@ -36,7 +38,8 @@ def prepare(build):
         print("torch:", text, flush=True)
 
     extra = [package_venv.prepare(build, "torch-suite", SUITE, say),
-             package_venv.prepare(build, "torch-lightning", LIGHTNING, say, LIGHTNING_BARE)]
+             package_venv.prepare(build, "torch-lightning", LIGHTNING, say, LIGHTNING_BARE),
+             package_venv.prepare(build, "torch-accelerate", ACCELERATE, say, ACCELERATE_BARE)]
     modules = [str(folder) for venv in extra for folder in venv.glob("lib/python*/site-packages")]
     return torch_venv.prepare(build, say), [str(ROOT / "python"), str(FOLDER), *modules]
 
