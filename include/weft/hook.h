@@ -206,8 +206,7 @@ typedef struct weft_hook_params {
 #define WEFT_HOOK_PARAMS_INIT {sizeof(weft_hook_params), NULL, NULL, NULL, NULL, NULL, 0}
 
 /* Creates a built-in hook.
- * name: allreduce, noop, fp16, bf16, int8, fp8, topk, onebit, quantize, powersgd, batched_powersgd
- * or post_local_sgd (docs/hooks.md). Name and options are compared across ranks when a reducer is created.
+ * name: one of docs/hooks.md. Name and options are compared across ranks when a reducer is created.
  * params: a weft_hook_params, or NULL for defaults.
  * Returns: WEFT_ERR_ARG for unknown names, options or values; for saved state as weft_hook_load.
  * Ownership: the caller destroys *hook; reducers keep the hook that they use alive, and hooks their inner

@@ -30,9 +30,17 @@ PlanBucket planner_of(const PlannedBucket& bucket) {
   return planner;
 }
 
-bool works_on_contributions(const ReducerState& state) {
+std::vector<ReducerFlag> feature_flags() {
+  std::vector<ReducerFlag> flags;
+  for (const StepFeature* const feature : kFeatures) {
+    if (feature->flag.flag.value != 0) flags.push_back(feature->flag);
+  }
+  return flags;
+}
+
+bool touches_contributions(const ReducerState& state) {
   return std::any_of(std::begin(kFeatures), std::end(kFeatures), [&](const StepFeature* feature) {
-    return feature->works_on_contributions != nullptr && feature->works_on_contributions(state);
+    return feature->touches_contributions != nullptr && feature->touches_contributions(state);
   });
 }
 

@@ -5,8 +5,10 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/status.h"
+#include "reducer/options.h"
 #include "reducer/step/schedule.h"
 
 namespace weft {
@@ -16,11 +18,14 @@ struct ReducerState;
 
 // Functions are null if the feature has nothing of the kind.
 struct StepFeature {
+  ReducerFlag flag{};  // switches it on, and is an option of the reducer; value 0: no flag of its own
   // Returns true if a work of the feature reads or changes the contributions of buckets before they are
   // communicated (BucketWorks::prepare). They are then in the bucket as a whole, in host memory, in the
-  // storage dtype, and not multiplied by the rank's weight: features that would leave them elsewhere, or
-  // convert them earlier, read ReducerState::works_on_contributions. The state has its options and its plan.
-  bool (*works_on_contributions)(const ReducerState& state) = nullptr;
+  // storage dtype (Buckets::held, not always a float), and not multiplied by the rank's weight. Sparse
+  // buckets (PlannedBucket::sparse) hold entries instead. Features that would leave contributions elsewhere,
+  // or convert them earlier, read ReducerState::touches_contributions. The state has its options and its
+  // plan.
+  bool (*touches_contributions)(const ReducerState& state) = nullptr;
   // Returns how the collectives of a bucket are planned; null: as its hook declares.
   PlanBucket (*planner)(const PlannedBucket& bucket) = nullptr;
   // Adds exchanges to a schedule that has the buckets' collectives (reducer/step/step_exchange.h).
@@ -47,8 +52,10 @@ struct StepFeature {
 
 // Returns the planner of the feature that has one for the bucket; null: none has.
 PlanBucket planner_of(const PlannedBucket& bucket);
-// True if a feature works on contributions.
-bool works_on_contributions(const ReducerState& state);
+// Returns the flags that switch features on.
+std::vector<ReducerFlag> feature_flags();
+// True if a feature touches contributions.
+bool touches_contributions(const ReducerState& state);
 // Calls the functions of all features, in an order that is the same on all ranks.
 void add_exchanges(ReducerState* state);
 void mark_narrow_copies(ReducerState* state);

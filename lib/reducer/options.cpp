@@ -1,33 +1,28 @@
 #include "reducer/options.h"
 
+#include <algorithm>
 #include <cctype>
+#include <iterator>
 #include <optional>
 #include <span>
 #include <string_view>
+#include <type_traits>
 
 #include "base/arguments.h"
 #include "base/text.h"
 #include "reducer/bucket/in_place.h"
+#include "reducer/features.h"
 #include "reducer/plan/plan.h"
 
 namespace weft {
 namespace {
 
-struct ReducerFlag {
-  NamedValue flag;
-  uint64_t needs = 0;  // another flag
-};
-// The report names a flag by the end of its constant: "retain".
-constexpr ReducerFlag kReducerFlags[] = {
-    {WEFT_NAMED(WEFT_REDUCER_RETAIN)},
-    {WEFT_NAMED(WEFT_REDUCER_ABSENT)},
-    {WEFT_NAMED(WEFT_REDUCER_UNEVEN)},
+// Flags that no feature declares.
+constexpr ReducerFlag kOtherFlags[] = {
     {WEFT_NAMED(WEFT_REDUCER_STOP_WHEN_EXHAUSTED), WEFT_REDUCER_UNEVEN},
     {WEFT_NAMED(WEFT_REDUCER_STATIC)},
     {WEFT_NAMED(WEFT_REDUCER_BUFFERS)},
-    {WEFT_NAMED(WEFT_REDUCER_SHARDED)},
     {WEFT_NAMED(WEFT_REDUCER_OWN_WHOLE), WEFT_REDUCER_SHARDED},
-    {WEFT_NAMED(WEFT_REDUCER_NORMS)},
     {WEFT_NAMED(WEFT_REDUCER_ACCUMULATE_F32)},
     {WEFT_NAMED(WEFT_REDUCER_DETERMINISTIC)},
     {WEFT_NAMED(WEFT_REDUCER_COPY_STRAYS)},
@@ -35,6 +30,16 @@ constexpr ReducerFlag kReducerFlags[] = {
     {WEFT_NAMED(WEFT_REDUCER_KEEP_VALUES)},
     {WEFT_NAMED(WEFT_REDUCER_STRICT_STRIDES)},
 };
+
+// Returns all flags in ascending order.
+std::vector<ReducerFlag> reducer_flags() {
+  std::vector<ReducerFlag> flags = feature_flags();
+  flags.insert(flags.end(), std::begin(kOtherFlags), std::end(kOtherFlags));
+  std::sort(flags.begin(), flags.end(),
+            [](const ReducerFlag& a, const ReducerFlag& b) { return a.flag.value < b.flag.value; });
+  return flags;
+}
+
 // A captured step does what the graph contains, so every other flag is excluded.
 constexpr uint64_t kGraphAllows = WEFT_REDUCER_GRAPH | WEFT_REDUCER_KEEP_VALUES | WEFT_REDUCER_STRICT_STRIDES;
 
@@ -85,9 +90,11 @@ struct ReducerOption {
   Status (*check)(const weft_reducer_options& options, int size) = nullptr;
   OptionEqual equal = OptionEqual::kYes;
 };
-#define WEFT_OPTION(field) \
-  .name = #field,          \
-  .value = [](const weft_reducer_options& options) { return static_cast<int64_t>(options.field); }
+#define WEFT_OPTION(field)                                                                       \
+  .name = #field, .value = [](const weft_reducer_options& options) {                             \
+    static_assert(std::is_integral_v<decltype(options.field)>, "compared and shown as int64_t"); \
+    return static_cast<int64_t>(options.field);                                                  \
+  }
 
 // They are checked and compared in this order.
 constexpr ReducerOption kOptions[] = {
@@ -120,7 +127,7 @@ const char* constant_of(int64_t value, std::span<const NamedValue> names) {
 // numbers.
 std::string flags_text(uint64_t flags) {
   std::string text;
-  for (const ReducerFlag& each : kReducerFlags) {
+  for (const ReducerFlag& each : reducer_flags()) {
     if ((flags & each.flag.value) != 0) text += cat(text.empty() ? "" : " | ", each.flag.name);
     flags &= ~each.flag.value;
   }
@@ -148,7 +155,7 @@ ShownOption shown(const ReducerOption& option, const weft_reducer_options& optio
   const int64_t value = option.value(options);
   if (option.kind == OptionKind::kFlags) {
     std::vector<std::string> names;
-    for (const ReducerFlag& each : kReducerFlags) {
+    for (const ReducerFlag& each : reducer_flags()) {
       if ((options.flags & each.flag.value) != 0) names.push_back(short_name(each.flag.name));
     }
     return names;
@@ -162,12 +169,12 @@ ShownOption shown(const ReducerOption& option, const weft_reducer_options& optio
 }
 
 Status check_flag_rules(const weft_reducer_options& options, int /*size*/) {
-  for (const ReducerFlag& each : kReducerFlags) {
+  for (const ReducerFlag& each : reducer_flags()) {
     if ((options.flags & each.flag.value) == 0 || (options.flags & each.needs) == each.needs) continue;
     return Status::error(Code::kArg, cat(each.flag.name, " needs ", flags_text(each.needs)));
   }
   if ((options.flags & WEFT_REDUCER_GRAPH) == 0) return {};
-  for (const ReducerFlag& each : kReducerFlags) {
+  for (const ReducerFlag& each : reducer_flags()) {
     if ((options.flags & each.flag.value & ~kGraphAllows) == 0) continue;
     return Status::error(Code::kUnsupported, cat("WEFT_REDUCER_GRAPH: it excludes ", each.flag.name,
                                                  "; remove one of the two flags"));
@@ -254,7 +261,7 @@ Status check_option(const ReducerOption& option, const weft_reducer_options& opt
   const int64_t value = option.value(options);
   if (option.kind == OptionKind::kFlags) {
     std::vector<NamedValue> allowed;
-    for (const ReducerFlag& each : kReducerFlags) allowed.push_back(each.flag);
+    for (const ReducerFlag& each : reducer_flags()) allowed.push_back(each.flag);
     WEFT_TRY(check_flags(field_text(option), options.flags, allowed));
   }
   if (option.kind == OptionKind::kChoice) WEFT_TRY(check_choice(field_text(option), value, option.names));

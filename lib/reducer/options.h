@@ -1,6 +1,7 @@
 // The options of a reducer (weft_reducer_options): one table of the fields that hold a number, from which
 // they are checked, compared between ranks, and shown in the report. A new option has one row in options.cpp,
-// and is read from ReducerSettings::options. Pure functions. Threads: any thread.
+// and is read from ReducerSettings::options. A flag that switches a feature on is declared there
+// (features.h). Pure functions. Threads: any thread.
 #pragma once
 
 #include <weft/weft.h>
@@ -11,9 +12,15 @@
 #include <variant>
 #include <vector>
 
+#include "base/arguments.h"
 #include "base/status.h"
 
 namespace weft {
+
+struct ReducerFlag {
+  NamedValue flag;     // the report names it by the end of its constant: "retain"
+  uint64_t needs = 0;  // another flag
+};
 
 // size: ranks of the communicator. kArg or kUnsupported, naming what is wrong and what it needs. Parameters
 // and the program's own plan are checked where they are read (manifest.h, plan.h).

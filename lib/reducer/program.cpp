@@ -116,7 +116,7 @@ Status bind_memory(ReducerState* s) {
 Status build_local(ReducerState* s, Deadline deadline) {
   if (s->reach.accelerator == nullptr) WEFT_TRY(find_devices(s->comm->context(), s->manifest, &s->reach));
   WEFT_TRY(schedule_hook(s, deadline));
-  s->works_on_contributions = works_on_contributions(*s);
+  s->touches_contributions = touches_contributions(*s);
   if (s->has(WEFT_REDUCER_SHARDED)) WEFT_TRY(share_out(s));
   WEFT_TRY(make_buckets(s, deadline));
   make_notes(s);

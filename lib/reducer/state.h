@@ -96,7 +96,7 @@ struct ReducerState : ReducerSettings, ReducerDurable {
   std::unique_ptr<CopyFactor> copy_factor;  // null if no copy into a bucket multiplies
   std::unique_ptr<InputParts> input_parts;  // null if every gradient is copied into its bucket as a whole
   // A feature reads or changes contributions before they are communicated (reducer/features.h).
-  bool works_on_contributions = false;
+  bool touches_contributions = false;
   BucketWorks works;
   std::vector<std::shared_ptr<BucketStages>> stages;  // by bucket
   double fresh_divisor = 1;                  // of a fresh step (StepStart::fresh); set before the step opens

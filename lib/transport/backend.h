@@ -1,4 +1,4 @@
-// The description of a backend: one constant, listed in lib/registry.cpp. A backend moves messages
+// The description of a backend: one constant, listed in its meson.build. A backend moves messages
 // (make_transport) or executes collectives itself (make_collectives).
 #pragma once
 

@@ -68,7 +68,7 @@ Status check_begin(const ReducerState& s, const weft_begin_options& options) {
 // in which a feature works on contributions, is not: its places are cleared and read in the storage dtype.
 bool begins_fresh(const ReducerState& s) {
   const bool adds = s.options.accumulation == WEFT_ACCUMULATION_REDUCER && s.presence->local_steps() > 0;
-  return !s.has(WEFT_REDUCER_UNEVEN) && !s.works_on_contributions && !adds;
+  return !s.has(WEFT_REDUCER_UNEVEN) && !s.touches_contributions && !adds;
 }
 
 Status check_destinations(const ReducerState& s, void* const* gradients) {

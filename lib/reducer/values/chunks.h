@@ -1,6 +1,6 @@
 // Splits values of parameters into messages of bounded size and packs them. Used for broadcasts of the
-// model's state (calls/values.cpp) and of buffers as steps begin (pre_step.cpp). Pure functions. Threads: any
-// thread.
+// model's state (calls/values.cpp) and of buffers as steps begin (feature/pre_step). Pure functions. Threads:
+// any thread.
 #pragma once
 
 #include <cstdint>

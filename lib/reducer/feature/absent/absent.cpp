@@ -76,6 +76,7 @@ void add_absent_work(ReducerState* s) {
 
 }  // namespace
 
-const StepFeature kAbsent{.exchanges = add_absent_map, .works = add_absent_work};
+const StepFeature kAbsent{
+    .flag = {WEFT_NAMED(WEFT_REDUCER_ABSENT)}, .exchanges = add_absent_map, .works = add_absent_work};
 
 }  // namespace weft

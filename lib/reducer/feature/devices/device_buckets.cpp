@@ -28,7 +28,7 @@ bool can_stay(const ReducerState& s, const Slot& slot) {
 Status DeviceBuckets::make(ReducerState* s, const DeviceBuckets* old, std::shared_ptr<DeviceBuckets>* out) {
   out->reset();
   // Works on contributions and shards need them in host memory.
-  if (s->devices == nullptr || !s->hook->copies_suffice() || s->works_on_contributions ||
+  if (s->devices == nullptr || !s->hook->copies_suffice() || s->touches_contributions ||
       s->has(WEFT_REDUCER_SHARDED))
     return {};
   std::shared_ptr<DeviceBuckets> made(new DeviceBuckets);

@@ -2,7 +2,7 @@
 // collectives use it like any other. Kernels copy the gradients there and the results back, in one launch
 // each. This class keeps what such a bucket needs: the program's streams that produced its gradients, streams
 // and events of its own, and the tables of the copies. Made with the plan. Used by Reducer and Step
-// (ready_devices.cpp, feature/devices).
+// (device_ready.cpp and the other files here).
 //
 // Threads: stated for each call. Only make and the destructor wait for a device.
 #pragma once

@@ -121,7 +121,7 @@ uint64_t InPlaceSlices::memory_bytes() const {
 
 void add_slice_copies(ReducerState* s) {
   // Weights scale the bucket's contents.
-  if (!s->copy || !s->hook->plain() || s->works_on_contributions || s->has(WEFT_REDUCER_SHARDED) ||
+  if (!s->copy || !s->hook->plain() || s->touches_contributions || s->has(WEFT_REDUCER_SHARDED) ||
       s->has(WEFT_REDUCER_UNEVEN))
     return;
   auto made = std::make_unique<InPlaceSlices>(*s);

@@ -67,6 +67,7 @@ void add_norms_exchanges(ReducerState* s) {
   s->schedule.slots.push_back(slot);
 }
 
-const StepFeature kNorms{.exchanges = add_norms_exchanges, .works = add_measure_work};
+const StepFeature kNorms{
+    .flag = {WEFT_NAMED(WEFT_REDUCER_NORMS)}, .exchanges = add_norms_exchanges, .works = add_measure_work};
 
 }  // namespace weft

@@ -43,6 +43,7 @@ void add_retain_work(ReducerState* s) {
 
 }  // namespace
 
-const StepFeature kRetain{.works_on_contributions = retains, .works = add_retain_work};
+const StepFeature kRetain{
+    .flag = {WEFT_NAMED(WEFT_REDUCER_RETAIN)}, .touches_contributions = retains, .works = add_retain_work};
 
 }  // namespace weft

@@ -4,6 +4,6 @@
 
 namespace weft {
 
-const StepFeature kSharded{.before_step = end_owed_gather};
+const StepFeature kSharded{.flag = {WEFT_NAMED(WEFT_REDUCER_SHARDED)}, .before_step = end_owed_gather};
 
 }  // namespace weft

@@ -48,6 +48,6 @@ void add_handshake(ReducerState* s) {
 
 }  // namespace
 
-const StepFeature kUneven{.exchanges = add_handshake};
+const StepFeature kUneven{.flag = {WEFT_NAMED(WEFT_REDUCER_UNEVEN)}, .exchanges = add_handshake};
 
 }  // namespace weft

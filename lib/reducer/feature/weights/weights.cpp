@@ -25,7 +25,7 @@ bool may_multiply(const ReducerState& s, uint32_t bucket) {
 }
 
 void add_weighed_copies(ReducerState* s) {
-  if (!s->copy || s->works_on_contributions || s->options.divide_by != WEFT_DIVIDE_WEIGHTS) return;
+  if (!s->copy || s->touches_contributions || s->options.divide_by != WEFT_DIVIDE_WEIGHTS) return;
   s->copy_factor = std::make_unique<CopyFactor>(s->manifest.params.size());
   CopyIn* const weighed = s->copy_ins.make<WeighedCopy>();
   for (uint32_t b = 0; b < s->plan.buckets.size(); b++) {

@@ -4,7 +4,7 @@
 //
 // Copies do not multiply where the copy rounds as well, or the pass is needed anyway. That is so for
 // gradients that are communicated in another dtype or add to what local steps have left, or if another
-// feature works on contributions as they came (ReducerState::works_on_contributions).
+// feature works on contributions as they came (ReducerState::touches_contributions).
 #pragma once
 
 #include "reducer/features.h"
