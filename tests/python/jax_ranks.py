@@ -372,6 +372,7 @@ def killed():
 
 def interrupted(where):
     """Wait in a collective that rank 1 does not join. The test sends Ctrl-C to rank 0, whose main thread is `where`."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore SIGINT
     comm = new_comm(timeout=120)
 
     @jax.jit
