@@ -34,7 +34,8 @@ JAX = "jax==0.10.2"  # the version of docs/jax.md
 GLIBC = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2",
          "ld-linux-aarch64.so.1"}
 OUTSIDE = {"libweft-ucx.so": {"libucp.so.0", "libucs.so.0"}, "libweft-mpi-openmpi.so": {"libmpi.so.40"},
-           "libweft-mpi-mpich.so": {"libmpich.so.12"}, "libweft-mpi-mpich-upstream.so": {"libmpi.so.12"}}
+           "libweft-mpi-mpich.so": {"libmpich.so.12"}, "libweft-mpi-mpich-upstream.so": {"libmpi.so.12"},
+           "libweft-lightgbm.so": {"libstdc++.so.6", "libgcc_s.so.1"}}
 ALL_REDUCE = """
 import sys
 import numpy, weftsync
@@ -314,7 +315,7 @@ def test_jax():
     """two processes with JAX of the package index train with collectives inside jit"""
     folder = environment("jax", extra="[jax]", more=[JAX])
     ranks = [folder / "bin/weftsync", "run", "-n", "2", "--", folder / "bin/python"]
-    text = call(*ranks, ROOT / "examples/jax/train.py", "--steps", "60")
+    text = call(*ranks, ROOT / "examples/jax/train.py", "--steps", "60", timeout=INSTALL_S)
     losses = [float(loss) for loss in re.findall(r"loss[ =](\d\.\d{6})", text)]
     expect(len(losses) == 3 and losses[-1] < 0.1 * losses[0], "the loss falls", text)
 
