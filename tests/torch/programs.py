@@ -103,6 +103,30 @@ def program_exit():
     Path(os.environ["WEFT_PROGRAM_ENDS"], os.environ["RANK"]).write_text(str(time.time()))
 
 
+def program_late_rank():
+    """ranks that wait for a late one in the creation of a group and in monitored_barrier print nothing, and do not lag behind"""
+    import torch.distributed as dist
+    dist.init_process_group("weft")
+    for wait in (lambda: dist.new_group(backend="weft"), dist.monitored_barrier):
+        dist.barrier()
+        begin = time.monotonic()
+        if dist.get_rank() == 1:
+            time.sleep(2.5)
+        with tempfile.TemporaryFile("w+") as output:
+            before = os.dup(2)
+            os.dup2(output.fileno(), 2)
+            try:
+                wait()
+            finally:
+                os.dup2(before, 2)
+                os.close(before)
+            output.seek(0)
+            text = output.read()
+        assert not text, text
+        assert time.monotonic() - begin < 8, time.monotonic() - begin
+    dist.destroy_process_group()
+
+
 def program_fork():
     """children that fork with a DistributedDataParallel get errors, end in seconds by any exit, and do not disturb the parent"""
     import multiprocessing

@@ -9,26 +9,27 @@ import time
 from datetime import timedelta
 from typing import Any
 
+import torch.distributed as dist
+
 from ._errors import refused
 
-_SLICE_SECONDS = 1.0
+_TOGETHER = 64  # keys that one request asks for
 
 
 def wait_for(store: Any, keys: list[str], seconds: float) -> None:
-    """Wait until the store has all keys. Raises the store's error, also when the time has passed.
+    """Wait until the store has all keys. Raises DistStoreError when the time has passed, and the store's own errors.
 
-    Signal handlers (Ctrl-C) do not run while a store waits. Hence it waits for a short time, again and again.
+    It asks again and again. Signal handlers (Ctrl-C) do not run while a store itself waits, and TCPStore prints a warning
+    whenever the time of such a wait has passed.
     """
-    end = time.monotonic() + seconds
-    while True:
-        begin = time.monotonic()
-        left = max(end - begin, 0.001)
-        try:
-            store.wait(keys, timedelta(seconds=min(left, _SLICE_SECONDS)))
-            return
-        except Exception:
-            if left <= _SLICE_SECONDS or time.monotonic() - begin < _SLICE_SECONDS / 2:  # no timeout of the slice
-                raise
+    begin = time.monotonic()
+    for first in range(0, len(keys), _TOGETHER):
+        part = keys[first:first + _TOGETHER]
+        while not store.check(part):
+            waited = time.monotonic() - begin
+            if waited >= seconds:
+                raise dist.DistStoreError(f"the store lacks one of the keys {', '.join(part)} after {seconds:.3f} s")
+            time.sleep(min(max(0.1 * waited, 0.001), 0.25, seconds - waited))  # at most a tenth too long
 
 
 def delete(store: Any, keys: list[str]) -> None:
