@@ -179,6 +179,9 @@ def main():
     bare = [JAXLIB] if sys.version_info >= JAXLIB_PYTHON else []
     tools = package_venv.prepare(build, "wheel-tools", TOOLS, say, bare) / "bin"
     compiled = source / ("build-wheel-aarch64" if cross else "build-wheel")
+    options = compiled / "meson-info" / "intro-buildoptions.json"
+    if options.exists() and not {"jax", "wheel"} <= {option["name"] for option in json.loads(options.read_text())}:
+        shutil.rmtree(compiled)  # Meson refuses options that are newer than the folder
     work = compiled.with_name(compiled.name + "-parts")
     environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "SOURCE_DATE_EPOCH": date_of(source),
                    "LC_ALL": "C"}
