@@ -76,6 +76,7 @@ test-parity: build | .setup/parity ## gradients beside PyTorch DDP's, model by m
 test-torch: build | .setup/parity ## PyTorch's own distributed suite over Weft, compared with Gloo (installs PyTorch in BUILD)
 	@python3 tests/torch/run_ddp.py $(BUILD)
 	@python3 tests/torch/run.py $(BUILD)
+	@python3 tests/torch/run_training.py $(BUILD)
 
 # Mutants are compiled one source at a time, in a build of their own.
 $(BUILD)-mutants/build.ninja: | .setup/build

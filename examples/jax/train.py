@@ -1,6 +1,6 @@
 """Trains a small network on two spirals, one process for each rank. The gradients are averaged inside jit.
 
-    weft run -n 2 -- python3 examples/jax/train.py [--steps N] [--batch N]
+    weftsync run -n 2 -- python3 examples/jax/train.py [--steps N] [--batch N]
     torchrun --nproc-per-node 2 examples/jax/train.py
 """
 import argparse

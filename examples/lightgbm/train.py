@@ -1,6 +1,6 @@
 """Trains LightGBM over Weft, one process for each rank. Each rank has rows of its own, and all get the same model.
 
-    weft run -n 2 -- python3 examples/lightgbm/train.py [--learner data|voting] [--rounds N]
+    weftsync run -n 2 -- python3 examples/lightgbm/train.py [--learner data|voting] [--rounds N]
 """
 import argparse
 

@@ -3,7 +3,7 @@
     import numpy as np
     import weftsync
 
-    with weftsync.Comm() as comm:    # rank, size and store address come from `weft run`, mpirun, torchrun or srun
+    with weftsync.Comm() as comm:    # rank, size and store address come from `weftsync run`, mpirun, torchrun or srun
         x = np.ones(3, np.float32)
         comm.all_reduce(x)           # in place; every rank receives the same bits
         y = comm.new.all_reduce(x)   # a new array; x may be immutable, a JAX array for example
@@ -25,7 +25,8 @@ from ._collectives import Message
 from .averager import Averager
 from .comm import Comm, CommInfo
 from .constants import (ANY_SOURCE, ANY_TAG, Accumulation, BroadcastFlag, Coll, DeviceKind, Divide, DType, Evidence,
-                        GradientMode, HookCollectiveFlag, LogLevel, Op, Planner, Progress, Space, Status)
+                        GradientMode, HookCollectiveFlag, LogLevel, Op, Planner, Progress, ReducerFlag, Space,
+                        Status)
 from .context import BackendInfo, Context, DeviceInfo, version
 from .custom_hook import (CustomHook, HookBucket, HookCollective, HookEntries, HookFunctions, HookParam, HookPlan,
                           HookStage, StageToken)
@@ -43,5 +44,5 @@ __all__ = ["ANY_SOURCE", "ANY_TAG", "Accumulation", "Averager", "BackendInfo", "
            "Comm", "CommInfo", "Context", "CustomHook", "DType", "DeviceInfo", "DeviceKind", "Divide", "Evidence", "Gathering",
            "GradientMode", "Hook", "HookBucket", "HookCollective", "HookCollectiveFlag", "HookEntries",
            "HookFunctions", "HookParam", "HookPlan", "HookStage", "JoinResult", "LogLevel", "Message", "Norms", "Op",
-           "Param", "ParamInfo", "Planner", "Progress", "Reducer", "Reduction", "Request", "Slice", "Space",
-           "StageToken", "Stats", "Status", "Verdict", "WeftError", "__version__", "run_threads", "version"]
+           "Param", "ParamInfo", "Planner", "Progress", "Reducer", "ReducerFlag", "Reduction", "Request", "Slice",
+           "Space", "StageToken", "Stats", "Status", "Verdict", "WeftError", "__version__", "run_threads", "version"]

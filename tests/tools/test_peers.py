@@ -99,23 +99,6 @@ def test_planner():
     expect("| resnet50, x1 | 1300.4 | 855.1 | " in text, "in the table", text)
 
 
-def test_training():
-    """the training programs are measured in each way, and all ways have one loss; or the reason is reported"""
-    if not (BUILD / "torch").exists():
-        cases.skip("PyTorch is installed by `make test-torch` and `make bench-peers`")
-    found, text, _ = peers("--rows", "training")
-    need("training", found, text)
-    ways = ("ddp-gloo", "weft", "weftsync-copy", "weftsync-view")
-    models = ("transformer", "cnn", "embeddings")
-    expect_equal({(row["work"], row["system"], row["ranks"]) for row in found["rows"]},
-                 {(f"training_{model}", way, 2) for model in models for way in ways})
-    for model in models:
-        expect_equal(len({one["loss"] for one in found["training"] if one["model"] == model}), 1, "losses", found["training"])
-    expect("| transformer | 89 | DDP on Gloo | " in text, "in the table", text)
-    targets = [one["target"] for one in found["targets"] if one["work"].startswith("training step of PyTorch")]
-    expect_equal(targets, [f"exposed <= {goal} of DDP's on Gloo" for goal in (0.5, 0.3, 0.1)])
-
-
 def test_wrong_results():
     """a wrong result is distinguished from a failure, also by the exit code, and an earlier run's file is no result"""
     sys.path.insert(0, str(ROOT / "bench"))

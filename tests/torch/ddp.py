@@ -451,7 +451,7 @@ def refused():
     try:
         Weft(of_rank(plain), bucket_size=3)
     except TypeError as error:
-        expect("bucket_size" in str(error), error)
+        expect("unknown arguments bucket_size" in str(error) and "bucket_cap_mb" in str(error), error)
     else:
         raise AssertionError("an unknown argument was accepted")
     module = of_rank(plain)

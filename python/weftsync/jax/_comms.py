@@ -23,7 +23,7 @@ _lock = threading.RLock()  # guards all of them
 
 
 def default_comm() -> Comm:
-    """Return the communicator of all ranks that `weft run`, mpirun, torchrun or srun started.
+    """Return the communicator of all ranks that `weftsync run`, mpirun, torchrun or srun started.
 
     The first call creates it with the defaults of weftsync.Comm, and so does the first call after it was closed. It is
     collective then. Threads: any.

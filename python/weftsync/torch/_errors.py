@@ -19,18 +19,30 @@ def timed_out(name: str, seconds: float, detail: str = "") -> RuntimeError:
     return error
 
 
+# Remedies in the words of C, and in those of this module.
+_REMEDIES = {"create the reducer with WEFT_REDUCER_UNEVEN and call weft_reducer_join on each rank that has no more data":
+             "if it has fewer batches, train inside `with model.join():` on all ranks"}
+
+
+def _text(error: WeftError) -> str:
+    text = str(error)
+    for in_c, here in _REMEDIES.items():
+        text = text.replace(in_c, here)
+    return text
+
+
 def converted(error: WeftError, name: str, seconds: float) -> RuntimeError:
     """Make the RuntimeError for a failed operation. The WeftError is its __cause__."""
     made: RuntimeError
     if error.code in _TIMEOUTS:
         made = timed_out(name, seconds, error.text)
     elif error.code == Status.ERR_PEER_FAILED:
-        made = dist.DistBackendError(f"weft {name}: Connection closed by peer: {error}")
+        made = dist.DistBackendError(f"weft {name}: Connection closed by peer: {_text(error)}")
     elif error.code == Status.ERR_FORKED:
         made = dist.DistBackendError(f"weft {name}: a forked child cannot use its parent's process groups: destroy this one "
                                      "and create one in the child")
     else:
-        made = dist.DistBackendError(f"weft {name}: {error}")
+        made = dist.DistBackendError(f"weft {name}: {_text(error)}")
     made.__cause__ = error
     return made
 

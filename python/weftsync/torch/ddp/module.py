@@ -57,7 +57,12 @@ class DistributedDataParallel(_Torch):
     static_graph: bool
 
     def __init__(self, module: torch.nn.Module, *arguments: Any, **named: Any) -> None:
-        given = inspect.signature(_Torch).bind(module, *arguments, **named).arguments
+        signature = inspect.signature(_Torch)
+        unknown = [name for name in named if name not in signature.parameters]
+        if unknown:
+            raise TypeError(f"weft DistributedDataParallel: unknown arguments {', '.join(unknown)}; there are "
+                            f"{', '.join(signature.parameters)}")
+        given = signature.bind(module, *arguments, **named).arguments
         given.setdefault("gradient_as_bucket_view", True)
         for name in _REFUSED:
             if given.get(name) is not None:
