@@ -69,9 +69,9 @@ class Samples:
     def forget(self, system):
         """Drops the samples of a system, or of a part of the run, that did not finish: they cannot be compared."""
         mine = {system, f"{system}-tuned"} | ({"ddp-gloo"} if system == "gloo" else set())
-        works = PARTS.get(system)
+        works = tuple(words + PARTS[system] for words in ("", *BESIDE)) if system in PARTS else ()
         for values in (self.medians, self.p99s, self.rounds):
-            for key in [key for key in values if key[2] in mine or (works is not None and key[0].removeprefix("whole ").removeprefix("alone ").startswith(works))]:
+            for key in [key for key in values if key[2] in mine or key[0].startswith(works)]:
                 del values[key]
         self.noted.pop(system, None)
 

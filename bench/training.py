@@ -51,7 +51,10 @@ class Training:
                 say(f"  training: {model}, {way}")
                 output = torchrun(self.python, self.arguments.build, self.arguments.ranks, EXAMPLES / program, "--backend", way,
                                   "--steps", 3 if self.arguments.quick else 60, *words)
-                alone, size, step, exposed, loss = LAST_LINES.search(output).groups()
+                found = LAST_LINES.search(output)
+                if found is None:
+                    raise RuntimeError(f"{program}: its last lines are not as expected: {output[-500:]}")
+                alone, size, step, exposed, loss = found.groups()
                 for name, milliseconds in (("", exposed), ("whole ", step), ("alone ", alone)):
                     samples.add((name + work_of(model), int(size), way), 1e3 * float(milliseconds), 1e3 * float(milliseconds))
                 samples.note("training", {"model": model, "way": way, "loss": float(loss)})
