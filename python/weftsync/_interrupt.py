@@ -49,19 +49,7 @@ def keep(error: BaseException) -> None:
     raised.append(error)
 
 
-def keeping(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a callback: an exception of a signal handler inside it is stored, and `raise_raised` raises it later."""
-    def call(*arguments: Any) -> Any:
-        try:
-            return function(*arguments)
-        except Exception:  # the callback's own exception, which ctypes reports
-            raise
-        except BaseException as error:
-            keep(error)
-            return None
-    return call
-
-
+_CODES = {ctypes.c_int32: "i", ctypes.c_uint32: "I", ctypes.c_uint64: "K"}  # of Py_BuildValue; pointers are integers
 # Threads, other than the main one, that run functions of the program, by number of the call. Threads: any.
 _running: dict[int, int] = {}
 _numbers = itertools.count()
@@ -133,14 +121,31 @@ def c_function(kind: Any, function: Callable[..., Any], failed: Any) -> Any:
     undefined result, which may be success. Pointers are passed as integers, NULL as 0. A call that still runs as the
     interpreter exits gets the exception SystemExit.
     """
-    types = [one if one in (ctypes.c_int32, ctypes.c_uint64) else ctypes.c_size_t for one in kind._argtypes_]
-    codes = "".join("i" if one is ctypes.c_int32 else "K" for one in types)
+    types = [one if one in _CODES else ctypes.c_size_t for one in kind._argtypes_]
+    codes = "".join(_CODES.get(one, "K") for one in types)
     # C code up to the suspended generator: this C-API function makes a tuple of the arguments, and calls send.
     call = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object, ctypes.c_char_p, ctypes.c_char_p, *types)(
         ("PyObject_CallMethod", ctypes.pythonapi))
     made = ctypes.CFUNCTYPE(kind._restype_, *types)(
         functools.partial(call, _PerThread(function, failed), b"send", f"(({codes}))".encode()))
     return ctypes.cast(made, kind)
+
+
+def void_function(kind: Any, function: Callable[..., Any]) -> Any:
+    """Make a C function without a result, as `c_function` does, of a function whose own exceptions ctypes reports."""
+    def call(*arguments: Any) -> None:
+        try:
+            function(*arguments)
+        except Exception as error:
+            _report(error)
+    return c_function(kind, call, None)
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+_report = ctypes.CFUNCTYPE(None, ctypes.py_object)(_raise)
 
 
 def _answers() -> Generator[int, Any, None]:

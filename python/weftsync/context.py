@@ -81,8 +81,9 @@ class Context(Handle):
             if log_level is None:
                 log_level = _logger_level() if log is None else LogLevel.WARN
             # The library calls the callback as long as the context exists, so the object keeps it alive.
-            self._log = _abi.log_fn(_interrupt.keeping(
-                lambda _, level, line: report(LogLevel(level), line.decode("utf-8", "replace"))))
+            self._log = _interrupt.void_function(
+                _abi.log_fn,
+                lambda _, level, line: report(LogLevel(level), ctypes.string_at(line).decode("utf-8", "replace")))
             options.log, options.log_level = self._log, log_level
         handle, error = ctypes.c_void_p(), _abi.Error()
         code = lib.context_create(options, handle, error)

@@ -115,8 +115,8 @@ class Reducer(Handle):
         if on_bucket is not None:
             report = on_bucket
             # The library calls the callback as long as the reducer exists, so the object keeps it alive.
-            self._on_bucket = _abi.bucket_fn(_interrupt.keeping(
-                lambda _, step, bucket, code: report(step, bucket, Status(code))))
+            self._on_bucket = _interrupt.void_function(
+                _abi.bucket_fn, lambda _, step, bucket, code: report(step, bucket, Status(code)))
             options.on_bucket = self._on_bucket
         for wanted, flag in ((retain, ReducerFlag.RETAIN), (absent, ReducerFlag.ABSENT), (uneven, ReducerFlag.UNEVEN),
                              (stop_when_exhausted, ReducerFlag.STOP_WHEN_EXHAUSTED), (norms, ReducerFlag.NORMS),

@@ -22,7 +22,7 @@ def _complete(number: int, code: int) -> None:
     _waiting.pop(number)(Status(code))
 
 
-_completed = _abi.complete_fn(_interrupt.keeping(_complete))
+_completed = _interrupt.void_function(_abi.complete_fn, _complete)
 
 
 class Request(Handle):
