@@ -383,22 +383,25 @@ def missing_gradient():
         expect("layers.1.weight" in str(error) and "layers.0.weight" not in str(error), error)
 
 
+class Fails(nn.Module):
+    """Raises in a backward pass, as long as `fails` says so."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.fails = nn.Linear(4, 4), nn.Linear(4, 4), False
+
+    def forward(self, x):
+        x = self.first(x)
+        if self.fails:
+            x.register_hook(self.bad)
+        return self.second(x)
+
+    def bad(self, gradient):
+        raise ValueError("bad batch")
+
+
 def failing_rank():
     """an exception in one rank's backward pass fails the step of the others, and the next step works"""
-    class Fails(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.first, self.second, self.fails = nn.Linear(4, 4), nn.Linear(4, 4), False
-
-        def forward(self, x):
-            x = self.first(x)
-            if self.fails:
-                x.register_hook(self.bad)
-            return self.second(x)
-
-        def bad(self, gradient):
-            raise ValueError("bad batch")
-
     x = torch.ones(2, 4)
     for view in (False, True):
         ddp = Weft(of_rank(Fails), gradient_as_bucket_view=view)

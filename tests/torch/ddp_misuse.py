@@ -7,7 +7,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from behaviours import expect, expect_raises, expect_refused
-from ddp import Weft, expect_same, gradients, of_rank, plain, train
+from ddp import Fails, Weft, expect_same, gradients, of_rank, plain, train
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
@@ -28,28 +28,30 @@ def versions():
     train(Weft(of_rank(plain), process_group=gloo), steps=1)
 
 
-class Fails(nn.Module):
-    """Raises in a backward pass, as long as `fails` says so."""
+def other_parameter():
+    """a parameter that differs on one rank is named on all ranks"""
+    last = dist.get_world_size() - 1
+    differs = dist.get_rank() == last
+    for module, text in (
+            (nn.Linear(4, 4, dtype=torch.float64 if differs else None),
+             f"'weight' is f64 [4, 4] on rank {last} and f32 [4, 4] on rank 0"),
+            (nn.Linear(4, 5 if differs else 4), f"'weight' is f32 [5, 4] on rank {last} and f32 [4, 4] on rank 0"),
+            (nn.Linear(4, 4, bias=differs), f"'bias' f32 [4] is on rank {last} only")):
+        expect_raises(text, Weft, module)
+    train(Weft(of_rank(plain)), steps=1)
 
+
+class FailsWithUnused(Fails):
     def __init__(self):
         super().__init__()
-        self.first, self.second, self.unused, self.fails = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4), False
-
-    def forward(self, x):
-        x = self.first(x)
-        if self.fails:
-            x.register_hook(self.bad)
-        return self.second(x)
-
-    def bad(self, gradient):
-        raise ValueError("bad batch")
+        self.unused = nn.Linear(4, 4)
 
 
 def static_first_step():
     """a static graph whose first step failed on one rank learns the graph from the next step"""
     x = torch.ones(2, 4)
     for view, rounds in ((False, 1), (True, 1), (True, 2)):
-        ddp, since = Weft(of_rank(Fails), gradient_as_bucket_view=view, static_graph=True), time.monotonic()
+        ddp, since = Weft(of_rank(FailsWithUnused), gradient_as_bucket_view=view, static_graph=True), time.monotonic()
         ddp.module.fails = dist.get_rank() == 0
         for _ in range(rounds):
             if ddp.module.fails:
@@ -122,4 +124,4 @@ def copied_settings():
             expect_same(train(other), train(ddp), f"{options}, {again.__name__}")
 
 
-CASES = {f"ddp_{case.__name__}": case for case in (versions, static_first_step, copied_hooks, copied_settings)}
+CASES = {f"ddp_{case.__name__}": case for case in (versions, other_parameter, static_first_step, copied_hooks, copied_settings)}

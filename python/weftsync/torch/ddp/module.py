@@ -26,7 +26,7 @@ from .weft_steps import WeftSteps
 
 _comms: weakref.WeakKeyDictionary[Any, Comm] = weakref.WeakKeyDictionary()  # of process groups of other backends
 _REFUSED = ("delay_all_reduce_named_params", "param_to_hook_all_reduce")
-_METHODS = ("_ddp_init_helper", "_build_params_for_reducer", "_match_all_reduce_for_bwd_pass", "_match_unused_params_allreduce",
+_METHODS = ("_ddp_init_helper", "_build_params_for_reducer", "_build_debug_param_to_name_mapping", "_match_all_reduce_for_bwd_pass", "_match_unused_params_allreduce",
             "_pre_forward", "_post_forward", "_check_comm_hook")  # of torch's class, which this module relies on
 
 
@@ -69,6 +69,7 @@ class DistributedDataParallel(_Torch):
                 raise ValueError(f"weft DistributedDataParallel: {name} is not supported: all gradients of a step are reduced "
                                  "together; use _set_params_and_buffers_to_ignore_for_model to leave parameters out")
         self._reduce_dtype = _reduce_dtype(given.pop("mixed_precision", None))
+        self._static_at_creation = bool(given.get("static_graph", False))
         super().__init__(**given)
 
     # ---- around the forward pass of the module, which torch.compile sees alone
@@ -87,17 +88,22 @@ class DistributedDataParallel(_Torch):
 
     # ---- in the place of torch's Reducer
 
-    def _ddp_init_helper(self, parameters: Any, expect_sparse_gradient: Any, param_to_name_mapping: dict[int, str],
-                         static_graph: bool) -> None:
+    def _build_params_for_reducer(self) -> tuple[list[torch.nn.Parameter], list[bool]]:
+        """Create the reducer before torch compares the parameters, because its error names a difference on all ranks."""
+        parameters, sparse = super()._build_params_for_reducer()
         devices = sorted({str(parameter.device) for parameter in parameters if parameter.device.type != "cpu"})
         if devices:
             raise RuntimeError(f"weft DistributedDataParallel: parameters are on {', '.join(devices)}, expected the CPU")
-        names = [param_to_name_mapping[index].lstrip(".") for index in range(len(parameters))]
-        model = Model(parameters, names, expect_sparse_gradient)
-        settings = Settings(self._bucket_limits(), self.gradient_as_bucket_view, self.find_unused_parameters, static_graph,
-                            self._reduce_dtype)
+        names = self._build_debug_param_to_name_mapping(parameters)
+        model = Model(parameters, [names[index].lstrip(".") for index in range(len(parameters))], sparse)
+        settings = Settings(self._bucket_limits(), self.gradient_as_bucket_view, self.find_unused_parameters,
+                            self.static_graph or self._static_at_creation, self._reduce_dtype)
         self.comm_hook: Optional[Hook] = None
         self.reducer = ModuleReducer(model, settings, self._weft_steps(model, None), dist.get_rank(self.process_group))
+        return parameters, sparse
+
+    def _ddp_init_helper(self, parameters: Any, expect_sparse_gradient: Any, param_to_name_mapping: dict[int, str],
+                         static_graph: bool) -> None:
         self._passing_sync_batchnorm_handle(self.module)
         self.logger = self.reducer.log = Log(self.reducer)
         self.logger.set_construction_data_and_log(
