@@ -235,12 +235,13 @@ Status populate(std::byte* from, uint64_t size) {
     result = ::madvise(start, length, MADV_POPULATE_WRITE);
   } while (result != 0 && (errno == EINTR || errno == EAGAIN));
   if (result == 0) return {};
-  if (errno != EINVAL) {
+  if (errno != EINVAL && errno != ENOSYS && errno != EPERM) {
     return Status::error(Code::kNoMemory,
                          cat("cannot get ", bytes_text(size), " of shared memory: ", std::strerror(errno),
                              "; free memory or raise the container's memory limit"));
   }
-  // Fallback for Linux before 5.14. Atomically adding zero keeps what another process may be writing.
+  // Fallback for Linux before 5.14, and for sandboxes. Atomically adding zero keeps what another process may
+  // be writing.
   for (uint64_t at = 0; at < length; at += page) {
     std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(start + at))
         .fetch_add(0, std::memory_order_relaxed);

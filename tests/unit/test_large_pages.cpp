@@ -18,6 +18,7 @@ namespace {
 constexpr uint64_t kLarge = 64 << 10;
 std::atomic<bool> large{false};
 std::atomic<bool> full{false};  // the machine has no memory left
+std::atomic<int> refused{0};    // the errno of a kernel or sandbox without MADV_POPULATE_WRITE
 std::atomic<int> populated{0};
 
 }  // namespace
@@ -33,8 +34,8 @@ extern "C" int madvise(void* address, size_t size, int advice) noexcept {
     return -1;
   }
   if (advice == kPopulateWrite) {
-    if (full) {
-      errno = ENOMEM;
+    if (full || refused != 0) {
+      errno = full ? ENOMEM : refused.load();
       return -1;
     }
     populated++;
@@ -66,4 +67,25 @@ TEST_CASE("memory that the machine cannot provide is an error for any page size"
     own->release();
   }
   large = false;
+}
+
+TEST_CASE("where the kernel refuses to populate memory, its pages are written, and keep their contents") {
+  const Layout layout(2, 4 << 20);
+  Mapping* own = nullptr;
+  std::shared_ptr<ArenaMemory> arena;
+  Fd fd;
+  REQUIRE(Mapping::create(layout, 7, 1, 0, &arena, 0, &own, &fd).ok());
+  for (const int error : {EINVAL, ENOSYS, EPERM}) {
+    INFO("errno " << error);
+    std::byte* const pages = arena->base() + static_cast<uint64_t>(error) * kLarge;
+    pages[5] = std::byte{7};
+    refused = error;
+    CHECK(populate(pages, 2 * kLarge).ok());
+    refused = 0;
+    unsigned char resident = 0;
+    CHECK(::mincore(pages + kLarge, 1, &resident) == 0);
+    CHECK((resident & 1) == 1);
+    CHECK(pages[5] == std::byte{7});
+  }
+  own->release();
 }
