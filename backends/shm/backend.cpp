@@ -1,16 +1,12 @@
 #include "backend.h"
 
-#include <sys/mman.h>
-
-#include <cerrno>
-#include <cstring>
-
 #include "base/fd.h"
 #include "base/text.h"
 #include "group_setup.h"
 #include "lane.h"
 #include "pair.h"
 #include "path.h"
+#include "segment.h"
 
 namespace weft::shm {
 namespace {
@@ -63,11 +59,10 @@ class ShmCollectives final : public Collectives {
 };
 
 Status probe(const Libraries&, std::string* detail) {
-  const Fd fd(::memfd_create("weft-probe", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd.valid()) {
-    return Status::error(Code::kUnavailable,
-                         cat("shm cannot create shared memory: memfd_create failed: ", std::strerror(errno)));
-  }
+  Fd fd;
+  const Status created = create_file(0, &fd);
+  if (!created.ok())
+    return Status::error(Code::kUnavailable, cat("shm cannot create shared memory: ", created.text()));
   *detail = "memory shared by the ranks of this host";
   return {};
 }

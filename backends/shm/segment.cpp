@@ -22,6 +22,9 @@
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 8u
+#endif
 
 namespace weft::shm {
 namespace {
@@ -145,14 +148,24 @@ Status ArenaMemory::back_anew(const Fd& fd, const Layout& layout, uint64_t used)
   return used > 0 ? populate(base_, used) : Status();
 }
 
+Status create_file(uint64_t size, Fd* fd) {
+  // Linux before 6.3 does not know MFD_NOEXEC_SEAL. A system with vm.memfd_noexec=2 may insist on it.
+  constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  Fd file(::memfd_create("weft", kFlags | MFD_NOEXEC_SEAL));
+  if (!file.valid() && errno == EINVAL) file = Fd(::memfd_create("weft", kFlags));
+  if (!file.valid()) return Status::system("memfd_create", errno);
+  if (::ftruncate(file.get(), static_cast<off_t>(size)) != 0) {
+    return Status::system(cat("ftruncate to ", bytes_text(size)), errno);
+  }
+  if (::fcntl(file.get(), F_ADD_SEALS, kSeals) != 0) return Status::system("fcntl(F_ADD_SEALS)", errno);
+  *fd = std::move(file);
+  return {};
+}
+
 Status Mapping::create(const Layout& layout, uint64_t nonce, int users, uint64_t place,
                        std::shared_ptr<ArenaMemory>* arena, uint64_t used, Mapping** mapping, Fd* fd) {
-  Fd file(::memfd_create("weft", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!file.valid()) return Status::system("memfd_create", errno);
-  if (::ftruncate(file.get(), static_cast<off_t>(layout.total)) != 0) {
-    return Status::system(cat("ftruncate to ", bytes_text(layout.total)), errno);
-  }
-  if (::fcntl(file.get(), F_ADD_SEALS, kSeals) != 0) return Status::system("sealing a memfd", errno);
+  Fd file;
+  WEFT_TRY(create_file(layout.total, &file));
   std::byte* base = nullptr;
   if (*arena) place = reinterpret_cast<uintptr_t>((*arena)->base()) - layout.arena;
   WEFT_TRY(map(file, 0, layout.arena, place, &base));

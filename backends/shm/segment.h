@@ -22,6 +22,10 @@ namespace weft::shm {
 inline constexpr uint64_t kPlaces = uint64_t{1} << 28;
 inline constexpr uint64_t kApart = kHugePage;
 
+// Creates the file of a segment: a memfd of this size that nobody can shrink, grow or, where the kernel knows
+// that, execute.
+Status create_file(uint64_t size, Fd* fd);
+
 // The own arena's address range in this process. It stays when a communicator is shrunk, while the memory
 // behind it is replaced by that of a new segment, which the excluded ranks do not know. Threads: one thread
 // at a time calls back_anew, while no thread uses the memory.
