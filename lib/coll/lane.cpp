@@ -292,14 +292,17 @@ void TransportLane::take_back(Message& message) {
   if (!message.done) context_.transport.cancel(&message);
 }
 
-std::vector<int> TransportLane::missing() const {
+// in_use: also counts messages that only keep their buffer in use. Their receiver may have all of them, and
+// may have left.
+std::vector<int> TransportLane::awaited(bool in_use) const {
   std::vector<int> ranks;
   if (!running_) return ranks;
   const std::span<const Transfer> transfers = plan_->schedule.transfers(round_);
   // Ranks whose messages are awaited; if there are none, ranks that have not taken this rank's messages.
   for (const bool sends : {false, true}) {
     for (const uint32_t i : pending_) {
-      if (transfers[i].is_send == sends && !message(round_, i).done)
+      const Message& one = message(round_, i);
+      if (transfers[i].is_send == sends && !one.done && (in_use || !one.on_its_way))
         ranks.push_back(context_.name(transfers[i].peer));
     }
     if (!ranks.empty()) break;

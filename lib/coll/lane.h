@@ -36,7 +36,8 @@ class TransportLane final : public CollectiveLane {
   Poll poll() override;
   Status result() const override { return result_; }
   void abandon() override;
-  std::vector<int> missing() const override;
+  std::vector<int> missing() const override { return awaited(false); }
+  std::vector<int> absent() const override { return awaited(true); }
   bool waits_for(int rank) const override;
   void share_waits(WaitStats* stats) override { waits_ = stats; }
   const char* algorithm() const override { return plan_ != nullptr ? plan_->algorithm : ""; }
@@ -44,6 +45,7 @@ class TransportLane final : public CollectiveLane {
   uint64_t memory_bytes() const override { return memory_bytes_.load(std::memory_order_relaxed); }
 
  private:
+  std::vector<int> awaited(bool in_use) const;
   Status choose_plan();
   Status build(const Shape& shape);
   Status reserve(const Schedule& schedule);

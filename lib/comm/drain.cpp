@@ -52,7 +52,7 @@ void Drain::fail(const Status& why) noexcept {
 Poll Drain::poll() {
   if (comm_.failed()) return Poll::kParked;
   bool settled = comm_.collectives().settled();
-  if (waiting_ == 0) return settled ? Poll::kParked : Poll::kWaiting;
+  if (waiting_ == 0 && settled) return Poll::kParked;
   comm_.collectives().progress();
   for (int r = 0; r < comm_.size(); r++) {
     std::atomic<uint64_t>& leaving = leaving_[static_cast<size_t>(r)];

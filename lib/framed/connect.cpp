@@ -121,6 +121,7 @@ Status connect_ranks(FramedTransport& transport, const BackendArgs& args,
   }
   WEFT_TRY(await(transport, args, &Peer::ready, [] { return Status(); }));
   for (uint32_t round = 0; !transport.settled(); round++) {
+    if (transport.progress()) round = 0;
     if (args.deadline.expired(args.clock)) {
       return Status::error(
           Code::kTimeout,

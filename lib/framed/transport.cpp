@@ -55,6 +55,7 @@ void FramedTransport::send(int rank, const MessageTag& tag, const Descriptor& de
                            const std::byte* data, uint64_t size, Message* message) {
   Peer& peer = this->peer(rank);
   Posted& send = posted_.post(peer, message);
+  message->on_its_way = false;
   send.is_send = true;
   send.source = data;
   send.size = size;
@@ -123,7 +124,9 @@ bool FramedTransport::stream(Posted& send) {
 // Link::send, the message is done already.
 void FramedTransport::finish_if_done(Posted& send) {
   if (send.message == nullptr) return;
-  if (send.going && send.moved == send.size && send.in_flight == 0 && !send.refused) retire(send, {});
+  if (!send.going || send.moved < send.size || send.refused) return;
+  send.message->on_its_way = true;
+  if (send.in_flight == 0) retire(send, {});
 }
 
 // ---- Receives ----

@@ -26,6 +26,7 @@ struct MessageTag {
 // One posted send or receive. Owned by the caller, at a fixed address until done or cancelled.
 struct Message {
   bool done = false;
+  bool on_its_way = false;      // sends: the network has all of it, and only the buffer is still in use
   Status status;                // valid when done
   Descriptor peer_descriptor;   // receives, when done: what the sender is executing
   uint64_t received_bytes = 0;  // receives, when done: at most the capacity
@@ -59,8 +60,8 @@ class Transport {
   // Returns true if a message of this slot from `peer` has arrived without a posted receive, and the sender's
   // descriptor. A waiting operation thereby detects that a peer executes a different operation.
   virtual bool peek(int peer, uint32_t lane, uint64_t slot, Descriptor* descriptor) = 0;
-  // Returns true if everything sent has left this process; makes progress towards it, never blocks. A message
-  // may be done earlier: then further calls are needed, also when no operation is running.
+  // Returns true if everything sent has left this process; never blocks. A message may be done earlier: then
+  // further calls of progress and settled are needed, also when no operation is running.
   virtual bool settled() { return true; }
   // Returns true if messages that are done reach their receiver even if the sender exits. If false, sent_to
   // and received_from return the amount sent to and received from a rank, in a unit of the transport. A rank
