@@ -10,6 +10,7 @@
 #include "loopback/loopback.h"
 #include "shm/backend.h"
 #include "support/catch.h"
+#include "support/random_transport.h"
 #include "support/sanitized.h"
 #include "support/seed.h"
 #include "support/simulation.h"
@@ -55,6 +56,14 @@ const Backend& own_backend() {
 
 const Backend& composed_own_backend() {
   return *registry().find("shm+unix")->backend;
+}
+
+const Backend& random_backend() {
+  return *registry().find("random")->backend;
+}
+
+const Backend& composed_random_backend() {
+  return *registry().find("shm+random")->backend;
 }
 
 // Returns the mpi backend in a process that mpirun has started; elsewhere one whose probe reports the reason.
@@ -167,6 +176,9 @@ constexpr BackendRow kRows[] = {
     {"unix, threads", own_backend, run_threads},
     {"unix, processes", own_backend, run_processes, true},
     {"shm+unix, hosts of two", composed_own_backend, run_processes, true, false, hosts_of_two, true},
+    {"random, threads", random_backend, run_threads},
+    {"shm+random, hosts of two, threads", composed_random_backend, run_threads, false, false, hosts_of_two,
+     true},
 };
 
 }  // namespace
@@ -175,8 +187,8 @@ const Registry& registry() {
   const char* const folder = std::getenv("WEFT_TEST_MODULES");
   static const auto made = [&] {
     auto registry = std::make_unique<Registry>(folder != nullptr ? folder : WEFT_BUILD_MODULES);
-    check(registry->add(*unix_transport()).ok() ? std::vector<std::string>{}
-                                                : std::vector<std::string>{"unix"});
+    for (const weft_transport* const own : {unix_transport(), random_transport()})
+      check(registry->add(*own).ok() ? std::vector<std::string>{} : std::vector<std::string>{own->name});
     return registry;
   }();
   return *made;
