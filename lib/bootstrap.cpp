@@ -390,7 +390,8 @@ Status create_comm(const std::shared_ptr<Context>& context, const Registry& regi
     options.store = bootstrap.store;
     options.key = bootstrap.secret.empty() ? AuthKey::open() : AuthKey::from_secret(bootstrap.secret);
     options.job = job;
-    options.sequence = context->next_rendezvous();
+    options.sequence =
+        context->next_rendezvous() + first_of(bootstrap.options.failpoints, FailCounter::kGroups);
     options.external = bootstrap.store_external;
     options.on_thread_start = context->options().thread_start;
     options.resolver = registry.resolver();

@@ -38,7 +38,7 @@ class NcclCollectives final : public Collectives {
     if (key.kind != LaneKey::Kind::kCollective) return open_pair(key, lane);
     std::unique_ptr<CollectiveLane> below;
     WEFT_TRY(below_->open_lane(key, &below));
-    *lane = std::make_unique<Lane>(communicator_, std::move(below));
+    *lane = std::make_unique<Lane>(communicator_, std::move(below), key.first_slot);
     return {};
   }
   bool executes(Coll coll) const override { return below_->executes(coll); }
@@ -85,7 +85,7 @@ class NcclCollectives final : public Collectives {
     std::unique_ptr<CollectiveLane> data, back;
     WEFT_TRY(below_->open_lane(key, &data));
     WEFT_TRY(below_->open_lane(notes, &back));
-    *lane = std::make_unique<MessageLane>(communicator_, key.peer, sends, std::move(data), std::move(back));
+    *lane = std::make_unique<MessageLane>(communicator_, key, std::move(data), std::move(back));
     return {};
   }
 

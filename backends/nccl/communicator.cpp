@@ -31,7 +31,9 @@ Communicator::Communicator(const BackendArgs& args, std::shared_ptr<const Librar
           args.clock, args.host, args.accelerator, std::move(library), args.exchange.rank(),
           args.exchange.size(), device,
           args.names.empty() ? args.exchange.rank() : args.names[static_cast<size_t>(args.exchange.rank())],
-          false) {}
+          false) {
+  turns_ = turn_ = first_of(args.failpoints, FailCounter::kTurns);
+}
 
 Communicator::Communicator(Clock& clock, const DeviceOps& host, std::shared_ptr<Accelerator> accelerator,
                            std::shared_ptr<const Library> library, int rank, int size, int device, int name,

@@ -18,8 +18,9 @@ namespace weft::nccl {
 // Threads: as transport/collectives.h says.
 class Lane final : public CollectiveLane {
  public:
-  Lane(std::shared_ptr<Communicator> communicator, std::unique_ptr<CollectiveLane> below)
-      : communicator_(std::move(communicator)), below_(std::move(below)) {}
+  // first_slot: as in LaneKey.
+  Lane(std::shared_ptr<Communicator> communicator, std::unique_ptr<CollectiveLane> below, uint64_t first_slot)
+      : communicator_(std::move(communicator)), below_(std::move(below)), below_slot_(first_slot) {}
   ~Lane() override;
 
   Status prepare(const DeviceCall& call) override;
@@ -61,7 +62,7 @@ class Lane final : public CollectiveLane {
 
   const std::shared_ptr<Communicator> communicator_;
   const std::unique_ptr<CollectiveLane> below_;
-  uint64_t below_slot_ = 0;  // operations of below_
+  uint64_t below_slot_;  // of the next operation of below_
 
   std::mutex mutex_;
   std::byte* memory_ = nullptr;  // of work_; like done_, guarded by mutex_ until the first operation

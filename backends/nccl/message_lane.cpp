@@ -14,14 +14,14 @@ constexpr uint64_t kGranted = 1;
 
 }  // namespace
 
-MessageLane::MessageLane(std::shared_ptr<Communicator> communicator, int peer, bool sends,
+MessageLane::MessageLane(std::shared_ptr<Communicator> communicator, const LaneKey& key,
                          std::unique_ptr<CollectiveLane> data, std::unique_ptr<CollectiveLane> back)
     : communicator_(std::move(communicator)),
-      peer_(peer),
-      sends_(sends),
-      asks_(communicator_->rank() < peer),
-      data_{std::move(data)},
-      back_{std::move(back)} {}
+      peer_(key.peer),
+      sends_(key.kind == LaneKey::Kind::kSend),
+      asks_(communicator_->rank() < peer_),
+      data_{std::move(data), key.first_slot},
+      back_{std::move(back), key.first_slot} {}
 
 // Keeps the event while the device may still record it, that is until NCCL has released the communicator.
 MessageLane::~MessageLane() {

@@ -29,9 +29,9 @@ namespace weft::nccl {
 // Threads: as transport/collectives.h says.
 class MessageLane final : public CollectiveLane {
  public:
-  // sends: true if this rank is the sender. Both lanes connect the pair. data carries messages from sender to
-  // receiver, and the notes in that direction; back carries the receiver's notes.
-  MessageLane(std::shared_ptr<Communicator> communicator, int peer, bool sends,
+  // Both lanes connect the pair. data carries messages from sender to receiver, and the notes in that
+  // direction; back carries the receiver's notes.
+  MessageLane(std::shared_ptr<Communicator> communicator, const LaneKey& key,
               std::unique_ptr<CollectiveLane> data, std::unique_ptr<CollectiveLane> back);
   ~MessageLane() override;
 
@@ -89,8 +89,8 @@ class MessageLane final : public CollectiveLane {
 
   const std::shared_ptr<Communicator> communicator_;
   const int peer_;
-  const bool sends_;
-  const bool asks_;  // this is the lower rank
+  const bool sends_;  // this rank is the sender
+  const bool asks_;   // this is the lower rank
   Below data_;
   Below back_;
 

@@ -75,6 +75,7 @@ class Group {
   const Thresholds& thresholds() const { return thresholds_; }
   void set_thresholds(const Thresholds& thresholds) { thresholds_ = thresholds; }
   bool same_process(int rank) const { return peer(rank).same_process; }
+  uint64_t first_packet() const { return first_packet_; }  // number of the first packet of every pair
 
   // Returns the object at an offset of a rank's segment, before its arena.
   template <class T>
@@ -127,6 +128,7 @@ class Group {
   bool crowded_ = false;
   int pauses_ = 1;  // iterations of pause()
   FailPointsPtr failpoints_;
+  uint64_t first_packet_ = 0;
   Clock* clock_ = nullptr;
   std::vector<PeerSegment> peers_;
   std::vector<PopulatedRanges> populated_;

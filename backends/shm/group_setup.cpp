@@ -240,6 +240,7 @@ class GroupSetup {
     const bool one_shot = may_measure && wanted.measure && !wanted.one_shot;
     const bool pull = may_measure && wanted.measure && !wanted.pull;
     if (one_shot || pull) WEFT_TRY(measure(one_shot, pull, &mine));
+    begin_counters();
     if (wanted.one_shot) mine.thresholds.one_shot = *wanted.one_shot;
     if (wanted.pull) mine.thresholds.pull = *wanted.pull;
     const bool given = wanted.one_shot || wanted.pull;
@@ -309,6 +310,31 @@ class GroupSetup {
     WEFT_TRY(agree(&tuned));
     if (tuned.answers & kMeasured) mine->thresholds = tuned.thresholds;
     return {};
+  }
+
+  // Sets this rank's shared counters to where a test wants them to begin (FailCounter), as if the lanes had
+  // executed all slots before. The setup's last agreement follows, so no peer has read them yet.
+  void begin_counters() {
+    const Layout& layout = group_->layout();
+    const uint64_t slot = first_of(args_.failpoints, FailCounter::kSlots);
+    for (uint32_t id = 0; slot > 0 && id < kLanes; id++) {
+      LaneBlock& block = group_->at<LaneBlock>(rank_, layout.lane(id));
+      for (uint64_t before = slot - std::min<uint64_t>(slot, 2); before != slot; before++) {
+        block.posts[before & 1].arrival.sequence.store(before + 1);
+      }
+      // The counters stand where they were last moved without need.
+      for (Counter* const counter : {&block.produced, &block.reduced, &block.consumed}) {
+        counter->value.store((slot / kCatchUpSlots * kCatchUpSlots) << kRoundBits);
+      }
+    }
+    group_->first_packet_ = first_of(args_.failpoints, FailCounter::kPackets);
+    for (int r = 0; group_->first_packet_ > 0 && r < size_; r++) {
+      for (uint32_t channel = 0; channel < kPairChannels; channel++) {
+        PairBlock& block = group_->at<PairBlock>(rank_, layout.pair(r, channel));
+        block.produced.value.store(group_->first_packet_);
+        block.consumed.value.store(group_->first_packet_);
+      }
+    }
   }
 
   Status write_samples() {

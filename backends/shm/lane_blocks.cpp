@@ -8,7 +8,9 @@ LaneBlocks::LaneBlocks(const Group& group, uint32_t lane) : rank_(group.rank()) 
   for (int r = 0; r < group.size(); r++) {
     blocks_.push_back(&group.at<LaneBlock>(r, group.layout().lane(lane)));
   }
-  for (auto& seen : seen_) seen.resize(blocks_.size());
+  for (const Stage stage : {kProduced, kReduced, kConsumed}) {
+    for (int r = 0; r < group.size(); r++) seen_[stage].push_back(published(r, stage));
+  }
 }
 
 void LaneBlocks::catch_up(uint64_t slot) {

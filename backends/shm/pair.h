@@ -14,7 +14,7 @@ namespace weft::shm {
 class PairLane : public CollectiveLane {
  public:
   PairLane(std::shared_ptr<Group> group, int peer, uint32_t channel)
-      : group_(std::move(group)), peer_(peer), channel_(channel) {}
+      : group_(std::move(group)), peer_(peer), channel_(channel), moved_(group_->first_packet()) {}
 
   void start(const CollectiveArgs& args, uint64_t slot) override;
   Poll poll() override;
@@ -54,7 +54,7 @@ class PairLane : public CollectiveLane {
   Descriptor descriptor_;
   uint64_t slot_ = 0;
   uint64_t reported_slot_ = 0;  // the slot that errors report
-  uint64_t moved_ = 0;          // packets of all messages: this side's position in the ring
+  uint64_t moved_;              // packets of all messages: this side's position in the ring
   bool running_ = false;
 
  private:

@@ -27,7 +27,8 @@
 //                           program names one
 //   WEFT_CUDA_RUNTIME       the CUDA runtime library to load, instead of the installed one
 //   WEFT_NCCL_LIBRARY       the NCCL library to load, unless the process has loaded libnccl.so.2 already
-//   WEFT_FAILPOINTS         "operation@7=kill": fault injection in tests (lib/transport/failpoints.h)
+//   WEFT_FAILPOINTS         "operation@7=kill, operations=begin:4294967290": fault injection in tests
+//                           (lib/transport/failpoints.h)
 #pragma once
 
 #include <sys/types.h>

@@ -38,7 +38,7 @@ void OffloadLane::start(const CollectiveArgs& args, uint64_t slot) {
 
 void OffloadLane::start_below(CollectiveArgs args) {
   if (args.whole == nullptr) args.whole = &whole_;
-  below_.start(args, key_.pipeline_index + key_.pipeline_lanes * operations_++);
+  below_.start(args, key_.first_slot + key_.pipeline_index + key_.pipeline_lanes * operations_++);
 }
 
 Poll OffloadLane::poll() {

@@ -125,7 +125,9 @@ class StagedLane final : public CollectiveLane {
   std::byte* out_area(uint64_t chunk);
   void fail(const Status& status);
 
-  uint64_t next_slot() { return key_.pipeline_index + key_.pipeline_lanes * operations_++; }  // of inner_
+  uint64_t next_slot() {  // of inner_
+    return key_.first_slot + key_.pipeline_index + key_.pipeline_lanes * operations_++;
+  }
 
   const LaneKey key_;
   const std::unique_ptr<CollectiveLane> inner_;

@@ -201,7 +201,7 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   const Generation generation_;
   const std::unique_ptr<Control> control_;
   const std::unique_ptr<Collectives> collectives_;
-  LaneMessages lane_messages_{*this};
+  LaneMessages lane_messages_{*this, first_of_32(options_.failpoints, FailCounter::kNotes)};
   std::shared_ptr<Drain> drain_;  // set once in create; null where messages outlive their sender
 
   FirstFailure failure_;
@@ -214,7 +214,7 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   Departures departures_;
   CommTasks tasks_{*this};
   AgreedErrors agreed_errors_{*this};
-  std::atomic<uint32_t> subgroup_ids_{0};
+  std::atomic<uint32_t> subgroup_ids_{first_of_32(options_.failpoints, FailCounter::kSplits)};
   Postbox postbox_;
 };
 

@@ -8,6 +8,17 @@
 
 namespace weft {
 
+uint64_t CommTasks::first_slot() const {
+  return first_of(comm_.options().failpoints, FailCounter::kSlots);
+}
+
+Status CommTasks::open_user_lane() {
+  WEFT_TRY(open_lane(&user_lane_, false));
+  const uint32_t first = first_of_32(comm_.options().failpoints, FailCounter::kLanes);
+  if (!comm_.collectives().few_lanes()) next_lane_ = std::max(next_lane_, first);
+  return {};
+}
+
 Status CommTasks::make_lane(const LaneKey& key, bool overlapping, Executes* executes) {
   std::unique_ptr<CollectiveLane> impl;
   std::unique_ptr<CollectiveLane> second;
@@ -21,7 +32,7 @@ Status CommTasks::make_lane(const LaneKey& key, bool overlapping, Executes* exec
   WEFT_TRY(comm_.context().engine().locked(open));
   // Some of the user's collectives are composite operations.
   if (key.kind == LaneKey::Kind::kCollective && key.id == 0) {
-    impl = std::make_unique<CompositeLane>(std::move(impl));
+    impl = std::make_unique<CompositeLane>(std::move(impl), key.first_slot);
   }
   executes->impl = std::move(impl);
   executes->second = std::move(second);
@@ -30,8 +41,8 @@ Status CommTasks::make_lane(const LaneKey& key, bool overlapping, Executes* exec
 
 // Adds a lane. Called with mutex_ held. Comm::close() marks the communicator as closed before it ends the
 // tasks, so it misses none.
-void CommTasks::add_lane(const LaneKey& key, Executes executes, uint64_t first, std::shared_ptr<Lane>* lane) {
-  auto made = std::make_shared<Lane>(comm_, key, std::move(executes.impl), first, std::move(executes.second));
+void CommTasks::add_lane(const LaneKey& key, Executes executes, std::shared_ptr<Lane>* lane) {
+  auto made = std::make_shared<Lane>(comm_, key, std::move(executes.impl), std::move(executes.second));
   lanes_.reserve(lanes_.size() + 1);
   comm_.context().engine().add(made);
   lanes_.push_back(made);  // the engine and lanes_ both have the lane, or neither has, whatever throws
@@ -42,8 +53,9 @@ Status CommTasks::open_lane(std::shared_ptr<Lane>* lane, bool overlapping) {
   const std::lock_guard lock(mutex_);
   if (comm_.closed()) return comm_.cancelled();
   LaneKey key;
-  ClosedLanes::Entry kept;
+  ClosedLanes::Entry kept{nullptr, first_slot()};
   if (!closed_lanes_.take(&key.id, &kept)) key.id = next_lane_++;
+  key.first_slot = kept.next_slot;
   Executes executes{kept.impl, nullptr};
   if (!executes.impl) {
     const Status made = make_lane(key, overlapping && comm_.collectives().overlaps(), &executes);
@@ -52,7 +64,7 @@ Status CommTasks::open_lane(std::shared_ptr<Lane>* lane, bool overlapping) {
     if (!made.ok() && comm_.collectives().few_lanes()) closed_lanes_.keep(key.id, kept);
     WEFT_TRY(made);
   }
-  add_lane(key, std::move(executes), kept.next_slot, lane);
+  add_lane(key, std::move(executes), lane);
   return {};
 }
 
@@ -81,8 +93,9 @@ Status CommTasks::lane_for(const CollectiveArgs& args, std::shared_ptr<Lane>* la
   if (!known) {
     if (comm_.closed()) return comm_.cancelled();
     Executes executes;
+    key.first_slot = first_slot();
     WEFT_TRY(make_lane(key, false, &executes));
-    add_lane(key, std::move(executes), 0, &known);
+    add_lane(key, std::move(executes), &known);
   }
   *lane = known;
   return {};

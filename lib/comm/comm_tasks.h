@@ -32,7 +32,7 @@ class CommTasks {
   explicit CommTasks(Comm& comm) : comm_(comm) {}
 
   // Opens the lane of the program's collectives: the first lane, which every communicator has.
-  Status open_user_lane() { return open_lane(&user_lane_, false); }
+  Status open_user_lane();
   const std::shared_ptr<Lane>& user_lane() const { return user_lane_; }
   Status lane_for(const CollectiveArgs& args, std::shared_ptr<Lane>* lane);
   Status part(MakePart make, CommPart** part);
@@ -58,7 +58,8 @@ class CommTasks {
     std::shared_ptr<CollectiveLane> impl, second;
   };
   Status make_lane(const LaneKey& key, bool overlapping, Executes* executes);
-  void add_lane(const LaneKey& key, Executes executes, uint64_t first, std::shared_ptr<Lane>* lane);
+  void add_lane(const LaneKey& key, Executes executes, std::shared_ptr<Lane>* lane);
+  uint64_t first_slot() const;  // of new lanes
 
   Comm& comm_;
   std::mutex mutex_;

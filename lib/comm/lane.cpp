@@ -22,14 +22,13 @@ constexpr uint64_t kSecondNs = 1'000'000'000;
 
 }  // namespace
 
-Lane::Lane(Comm& comm, const LaneKey& key, std::shared_ptr<CollectiveLane> impl, uint64_t first,
+Lane::Lane(Comm& comm, const LaneKey& key, std::shared_ptr<CollectiveLane> impl,
            std::shared_ptr<CollectiveLane> second)
     : comm_(comm),
       key_(key),
-      first_slot_(first),
       depth_(second == nullptr ? 1 : kRuns),
-      oldest_(first),
-      slot_(first),
+      oldest_(key.first_slot),
+      slot_(key.first_slot),
       flight_(key.kind == LaneKey::Kind::kCollective ? FlightRing::kCapacity : FlightRing::kPairCapacity) {
   runs_[0].impl = std::move(impl);
   runs_[1].impl = std::move(second);
@@ -298,7 +297,7 @@ FlightLane Lane::flight() {
   FlightLane lane;
   lane.key = key_;
   lane.next_slot = slot_;
-  lane.operations = flight_.operations(slot_, first_slot_);
+  lane.operations = flight_.operations(slot_, key_.first_slot);
   if (oldest_ != slot_ || abandoned_) lane.waits_for = abandoned_ ? waited_for_ : oldest().impl->missing();
   {
     const std::lock_guard lock(queue_mutex_);

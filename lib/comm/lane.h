@@ -25,11 +25,11 @@ class Comm;
 class Lane final : public Task {
  public:
   // Creates a lane for the executor `impl`. comm owns the lane and outlives it.
-  // first is this lane's first slot. An earlier lane of the same executor used the slots before it.
+  // An earlier lane of the same executor may have used the slots before key.first_slot.
   // second is a pipelined executor of the same key, or null. With it, an operation starts when the one two
   // slots before is complete, so the network has work while ranks wait for each other. Operations still
   // complete in order. An operation must not read what the previous one writes.
-  Lane(Comm& comm, const LaneKey& key, std::shared_ptr<CollectiveLane> impl, uint64_t first = 0,
+  Lane(Comm& comm, const LaneKey& key, std::shared_ptr<CollectiveLane> impl,
        std::shared_ptr<CollectiveLane> second = nullptr);
 
   // Prepares the executor for a request with buffers on a device, before submission
@@ -93,7 +93,6 @@ class Lane final : public Task {
 
   Comm& comm_;
   const LaneKey key_;
-  const uint64_t first_slot_;
   std::array<Run, kRuns> runs_;  // only the first depth_ are used; their impl never changes
   const uint64_t depth_;
   std::mutex queue_mutex_;

@@ -30,8 +30,8 @@ class LaneMessageListener {
 
 class LaneMessages {
  public:
-  // comm outlives it.
-  explicit LaneMessages(Comm& comm) : comm_(comm) {}
+  // comm outlives it. first_id: of the first note.
+  LaneMessages(Comm& comm, uint32_t first_id) : comm_(comm), next_id_(first_id) {}
 
   // Starts delivering the lane's notes to the listener. Every rank calls this before any of them can send a
   // note.
@@ -57,7 +57,7 @@ class LaneMessages {
   std::mutex mutex_;
   std::map<uint32_t, std::shared_ptr<LaneMessageListener>> listeners_;  // by lane; guarded by mutex_
   std::map<uint32_t, std::vector<bool>> confirmed_;  // by note, then rank; guarded by mutex_
-  uint32_t next_id_ = 0;                             // guarded by mutex_
+  uint32_t next_id_;                                 // guarded by mutex_
 };
 
 }  // namespace weft

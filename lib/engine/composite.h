@@ -30,7 +30,9 @@ class Composite {
 // A lane whose operations may be composite. Threads: progress lock.
 class CompositeLane final : public CollectiveLane {
  public:
-  explicit CompositeLane(std::unique_ptr<CollectiveLane> below) : below_(std::move(below)) {}
+  // first_slot: as in LaneKey.
+  explicit CompositeLane(std::unique_ptr<CollectiveLane> below, uint64_t first_slot = 0)
+      : below_(std::move(below)), below_slot_(first_slot) {}
 
   Status prepare(const DeviceCall& call) override { return below_->prepare(call); }
   void start(const CollectiveArgs& args, uint64_t slot) override;
@@ -52,7 +54,7 @@ class CompositeLane final : public CollectiveLane {
   Poll advance();
 
   const std::unique_ptr<CollectiveLane> below_;
-  uint64_t below_slot_ = 0;  // a composite operation takes several
+  uint64_t below_slot_;  // a composite operation takes several
   WholeCall whole_;
   Dtype dtype_ = Dtype::kU8;
   const DeviceCall* device_ = nullptr;

@@ -140,7 +140,8 @@ Status connect_over(std::unique_ptr<Link> link, const BackendArgs& args,
                     std::unique_ptr<Transport>* transport) {
   const int rank = args.exchange.rank();
   const int size = args.exchange.size();
-  auto made = std::make_unique<FramedTransport>(rank, size, std::move(link), args.clock, args.log);
+  auto made = std::make_unique<FramedTransport>(rank, size, std::move(link), args.clock, args.log,
+                                                first_of(args.failpoints, FailCounter::kMessages));
   HandshakeInfo mine;
   Status opened = reach(args, FailPlace::kSystem, 1);
   if (opened.ok()) opened = make_handshake_info(*made, size, &mine);

@@ -14,6 +14,8 @@ namespace weft::framed {
 
 class PostedMessages {
  public:
+  // first_name: the first message gets the name after it.
+  explicit PostedMessages(uint64_t first_name) : last_name_(first_name) {}
   // Adds an entry for a message and gives it a name.
   Posted& post(Peer& peer, Message* message);
   // Completes a message with `status` and frees its entry.
@@ -41,7 +43,7 @@ class PostedMessages {
   static Posted* following(const Posted& posted);
 
   std::list<Posted> unused_;
-  uint64_t last_name_ = 0;
+  uint64_t last_name_;
   Posted* next_ = nullptr;  // the entry that each() visits next
 };
 

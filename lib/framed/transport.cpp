@@ -25,8 +25,14 @@ Status closed() noexcept {
 
 }  // namespace
 
-FramedTransport::FramedTransport(int rank, int size, std::unique_ptr<Link> link, Clock& clock, Log& log)
-    : rank_(rank), clock_(clock), log_(log), peers_(static_cast<size_t>(size)), link_(std::move(link)) {
+FramedTransport::FramedTransport(int rank, int size, std::unique_ptr<Link> link, Clock& clock, Log& log,
+                                 uint64_t first_name)
+    : rank_(rank),
+      clock_(clock),
+      log_(log),
+      peers_(static_cast<size_t>(size)),
+      posted_(first_name),
+      link_(std::move(link)) {
   for (int r = 0; r < size; r++) peer(r).rank = r;
 }
 

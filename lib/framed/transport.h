@@ -34,8 +34,9 @@ inline constexpr uint64_t kGraceNs = 500'000'000;
 
 class FramedTransport final : public Transport, private LinkEvents {
  public:
-  // clock and log outlive the transport.
-  FramedTransport(int rank, int size, std::unique_ptr<Link> link, Clock& clock, Log& log);
+  // clock and log outlive the transport. first_name: as for PostedMessages.
+  FramedTransport(int rank, int size, std::unique_ptr<Link> link, Clock& clock, Log& log,
+                  uint64_t first_name = 0);
   ~FramedTransport() override;
 
   void send(int peer, const MessageTag& tag, const Descriptor& descriptor, const std::byte* data,

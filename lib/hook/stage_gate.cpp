@@ -7,6 +7,11 @@
 
 namespace weft {
 
+void StageGate::skip_to(uint64_t generation) {
+  const std::lock_guard lock(mutex_);
+  last_ = std::max(last_, generation);
+}
+
 uint64_t StageGate::open(StageWaiter* waiter) {
   waiter->result_ = Status();
   waiter->done_.store(false, std::memory_order_relaxed);

@@ -31,6 +31,8 @@ class StageWaiter {
 // Threads: any thread.
 class StageGate {
  public:
+  // Lets the generations continue behind `generation`, if they are not that far.
+  void skip_to(uint64_t generation);
   // Returns the generation for the token of a stage that is about to run. From here on the waiter is not
   // done, until complete() is called for that generation.
   uint64_t open(StageWaiter* waiter);

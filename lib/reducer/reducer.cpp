@@ -32,10 +32,21 @@ namespace {
 
 constexpr int64_t kDestroyTimeoutMs = WEFT_DEFAULT_DESTROY_TIMEOUT_MS;
 
+// Sets the numbers of steps to where a test wants them to begin (FailCounter).
+void begin_counters(ReducerData& r, const ReducerState& s) {
+  const FailPointsPtr& points = s.comm->options().failpoints;
+  if (points == nullptr) return;
+  r.statistics.locked([&](Statistics::Values& v) { v.stats.steps = points->first(FailCounter::kSteps); });
+  r.program.stamp = first_of_32(points, FailCounter::kStamps);
+  s.presence->skip_to(r.program.stamp);
+  s.hook->gate().skip_to(points->first(FailCounter::kStages));
+}
+
 }  // namespace
 
 Reducer::Reducer(std::shared_ptr<ReducerState> state, int64_t timeout_ms) {
   data_.timeout_ms = timeout_ms;
+  begin_counters(data_, *state);
   start_program(data_, std::move(state));
 }
 

@@ -16,15 +16,18 @@ namespace weft::tagged {
 
 class Incoming {
  public:
-  // rank: this one. lane: the receive lane from `peer`. outgoing: sends the answers.
-  Incoming(Owner& owner, Matching& matching, Outgoing& outgoing, int rank, int peer,
-           std::unique_ptr<CollectiveLane> lane)
+  // rank: this one. lane: the receive lane of `key`. outgoing: sends the answers. first_offer: as for
+  // Outgoing.
+  Incoming(Owner& owner, Matching& matching, Outgoing& outgoing, int rank, const LaneKey& key,
+           std::unique_ptr<CollectiveLane> lane, uint64_t first_offer)
       : owner_(owner),
         matching_(matching),
         outgoing_(outgoing),
         rank_(rank),
-        peer_(peer),
-        lane_(std::move(lane)) {}
+        peer_(key.peer),
+        lane_(std::move(lane)),
+        slot_(key.first_slot),
+        last_offer_(first_offer) {}
 
   // Gives a receive a message of the peer that has waited in the matching.
   void deliver(Operation& receive, const Unexpected& message);
@@ -67,7 +70,7 @@ class Incoming {
   Outgoing& outgoing_;
   const int rank_, peer_;
   const std::unique_ptr<CollectiveLane> lane_;
-  uint64_t slot_ = 0;  // of the lane
+  uint64_t slot_;  // of the lane
   // The frame that is being read, and the data that follows it.
   Reading reading_ = Reading::kNothing;
   Frame frame_;
@@ -77,7 +80,7 @@ class Incoming {
 
   std::list<Accepted> accepted_;
   uint64_t offers_ = 0;  // accepted, or in the matching
-  uint64_t last_offer_ = 0;
+  uint64_t last_offer_;
   uint64_t window_ = 0;  // that the peer's messages take; includes owed_
   uint64_t owed_ = 0;    // part of the window that is free, which the peer does not know
 };

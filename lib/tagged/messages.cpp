@@ -27,15 +27,20 @@ Status Messages::of(Comm& comm, Messages** messages) {
 }
 
 Messages::Messages(Comm& comm)
-    : comm_(comm), own_(*this, matching_, comm.rank()), peers_(static_cast<size_t>(comm.size())) {}
+    : comm_(comm),
+      first_(first_of(comm.options().failpoints, FailCounter::kMessages)),
+      own_(*this, matching_, comm.rank()),
+      peers_(static_cast<size_t>(comm.size())),
+      next_order_(first_) {}
 
 Messages::~Messages() = default;
 
-Messages::Peer::Peer(Messages& messages, int other, std::unique_ptr<CollectiveLane> out,
+Messages::Peer::Peer(Messages& messages, const LaneKey& key, std::unique_ptr<CollectiveLane> out,
                      std::unique_ptr<CollectiveLane> in)
-    : rank(other),
-      outgoing(messages, messages.comm_.rank(), other, std::move(out)),
-      incoming(messages, messages.matching_, outgoing, messages.comm_.rank(), other, std::move(in)) {}
+    : rank(key.peer),
+      outgoing(messages, messages.comm_.rank(), key, std::move(out), messages.first_),
+      incoming(messages, messages.matching_, outgoing, messages.comm_.rank(), key, std::move(in),
+               messages.first_) {}
 
 void Messages::submit(Request* request, uint64_t tag, Receipt receipt) {
   std::list<Operation> one(1);
@@ -208,10 +213,13 @@ Status Messages::open(int rank) {
   std::unique_ptr<Peer>& known = peers_[static_cast<size_t>(rank)];
   if (known != nullptr || is_own(rank)) return {};
   std::unique_ptr<CollectiveLane> out, in;
-  WEFT_TRY(comm_.collectives().open_lane({LaneKey::Kind::kSend, kTaggedLane, rank}, &out));
-  WEFT_TRY(comm_.collectives().open_lane({LaneKey::Kind::kReceive, kTaggedLane, rank}, &in));
+  LaneKey key{LaneKey::Kind::kSend, kTaggedLane, rank};
+  key.first_slot = first_of(comm_.options().failpoints, FailCounter::kSlots);
+  WEFT_TRY(comm_.collectives().open_lane(key, &out));
+  key.kind = LaneKey::Kind::kReceive;
+  WEFT_TRY(comm_.collectives().open_lane(key, &in));
   open_.reserve(open_.size() + 1);
-  known = std::make_unique<Peer>(*this, rank, std::move(out), std::move(in));
+  known = std::make_unique<Peer>(*this, key, std::move(out), std::move(in));
   open_.push_back(known.get());
   return {};
 }

@@ -58,7 +58,8 @@ class Messages final : public CommPart, private Owner {
  private:
   // Another rank.
   struct Peer {
-    Peer(Messages& messages, int other, std::unique_ptr<CollectiveLane> out,
+    // key: of either lane.
+    Peer(Messages& messages, const LaneKey& key, std::unique_ptr<CollectiveLane> out,
          std::unique_ptr<CollectiveLane> in);
     const int rank;
     uint64_t users = 0;  // operations with this rank
@@ -96,6 +97,7 @@ class Messages final : public CommPart, private Owner {
   Poll fail_all();
 
   Comm& comm_;
+  const uint64_t first_;  // number of the first call, and of the first offer to each rank
   std::mutex queue_mutex_;
   std::list<Operation> submitted_;  // guarded by queue_mutex_
   bool closed_ = false;             // guarded by queue_mutex_
@@ -106,7 +108,7 @@ class Messages final : public CommPart, private Owner {
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null until opened, and for this rank
   std::vector<Peer*> open_;
   uint64_t any_source_ = 0;  // receives from any rank that are not complete
-  uint64_t next_order_ = 0;
+  uint64_t next_order_;
   // For the flight record: the last operations that ended; number i is in entry i modulo their number.
   std::array<FlightMessage, 64> ended_;
   uint64_t ended_count_ = 0;

@@ -15,9 +15,16 @@ namespace weft::tagged {
 
 class Outgoing {
  public:
-  // rank: this one. lane: the send lane to `peer`.
-  Outgoing(Owner& owner, int rank, int peer, std::unique_ptr<CollectiveLane> lane)
-      : owner_(owner), rank_(rank), peer_(peer), lane_(std::move(lane)) {}
+  // rank: this one. lane: the send lane of `key`. first_offer: the first offer has
+  // the number after it.
+  Outgoing(Owner& owner, int rank, const LaneKey& key, std::unique_ptr<CollectiveLane> lane,
+           uint64_t first_offer)
+      : owner_(owner),
+        rank_(rank),
+        peer_(key.peer),
+        lane_(std::move(lane)),
+        slot_(key.first_slot),
+        last_id_(first_offer) {}
 
   // Sends a message, or completes its send and keeps the copy, or lets it wait.
   void send(Operation& send);
@@ -61,7 +68,7 @@ class Outgoing {
   Owner& owner_;
   const int rank_, peer_;
   const std::unique_ptr<CollectiveLane> lane_;
-  uint64_t slot_ = 0;  // of the lane
+  uint64_t slot_;  // of the lane
   // The frame that is being written, and the data that follows it.
   Writing writing_ = Writing::kNothing;
   Frame frame_;
@@ -74,7 +81,7 @@ class Outgoing {
   std::map<uint64_t, Operation*> offered_;  // by id
   std::deque<Operation*> streaming_;
   bool chunk_next_ = false;  // messages and chunks take turns
-  uint64_t last_id_ = 0;
+  uint64_t last_id_;
   uint64_t credit_ = kEagerWindowBytes;  // part of the window that no message takes, copies included
 };
 

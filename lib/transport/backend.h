@@ -110,7 +110,7 @@ struct BackendModule {
   const Backend* variant = nullptr;  // the same backend with other guarantees, under its own name; null: none
   void (*prepare)() = prepare_unwinding;  // the module's own copy, called first
 };
-inline constexpr uint32_t kBackendModuleAbi = 14;
+inline constexpr uint32_t kBackendModuleAbi = 15;
 inline constexpr const char* kBackendModuleSymbol = "weft_backend_module";
 
 }  // namespace weft

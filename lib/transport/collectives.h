@@ -163,6 +163,8 @@ struct LaneKey {
   // the operations below it itself uses the slots pipeline_index, pipeline_index + pipeline_lanes and so on.
   uint32_t pipeline_lanes = 1;
   uint32_t pipeline_index = 0;
+  // The slot of the lane's first operation. The operations below it begin with the same number.
+  uint64_t first_slot = 0;
 };
 
 // Threads: called with the progress lock held (one thread at a time), except the destructor, whose caller
@@ -175,7 +177,7 @@ class CollectiveLane {
   virtual Status prepare(const DeviceCall& call);
   // Starts the next operation; the previous one has finished or was abandoned. Never blocks. The time is
   // bounded, in a group of one rank by that of a copy; a small operation may do all its work here. slot
-  // counts from 0.
+  // counts from LaneKey::first_slot.
   virtual void start(const CollectiveArgs& args, uint64_t slot) = 0;
   // Advances by a bounded amount of work (about a megabyte). After kFinished, result() returns the outcome,
   // and no process touches the operation's private buffers any more.

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <array>
 #include <charconv>
 #include <memory>
 #include <string_view>
@@ -66,20 +67,54 @@ bool FailPoints::parse_point(const std::string& text, Point* point) {
   return known;
 }
 
+// Returns false unless the text is "COUNTER=begin:NUMBER".
+bool FailPoints::parse_counter(std::string_view text) {
+  struct Known {
+    std::string_view name;
+    FailCounter counter;
+    uint64_t most = UINT64_MAX - 1;
+  };
+  constexpr std::array<Known, kCounters> kKnown = {{{"operations", FailCounter::kSlots},
+                                                    {"packets", FailCounter::kPackets},
+                                                    {"messages", FailCounter::kMessages},
+                                                    {"steps", FailCounter::kSteps},
+                                                    {"stamps", FailCounter::kStamps, UINT32_MAX},
+                                                    {"stages", FailCounter::kStages},
+                                                    {"reducers", FailCounter::kLanes, UINT32_MAX},
+                                                    {"splits", FailCounter::kSplits, UINT32_MAX},
+                                                    {"notes", FailCounter::kNotes, UINT32_MAX},
+                                                    {"groups", FailCounter::kGroups},
+                                                    {"turns", FailCounter::kTurns}}};
+  const std::string_view name = take_until('=', &text);
+  uint64_t number = 0;
+  if (take_until(':', &text) != "begin" || !parse_number(text, &number)) return false;
+  for (const Known& known : kKnown) {
+    if (known.name != name || number > known.most) continue;
+    first_[static_cast<size_t>(known.counter)] = number;
+    return true;
+  }
+  return false;
+}
+
 Status FailPoints::parse(const std::string& text, std::shared_ptr<const FailPoints>* points) {
   points->reset();
   auto made = std::make_shared<FailPoints>();
+  bool any = false;
   for (std::string_view rest = text; !rest.empty();) {
     std::string_view one = take_until(',', &rest);
     while (!one.empty() && one.front() == ' ') one.remove_prefix(1);
     if (one.empty()) continue;
+    any = true;
+    if (made->parse_counter(one)) continue;
     if (!parse_point(std::string(one), &made->points_.emplace_back())) {
-      return Status::error(Code::kArg, cat("WEFT_FAILPOINTS: \"", one,
-                                           "\" is not PLACE[@NUMBER[.STAGE]]=ACTION with a known place, and "
-                                           "action kill, stop, fail or delay:MILLISECONDS"));
+      return Status::error(Code::kArg,
+                           cat("WEFT_FAILPOINTS: \"", one,
+                               "\" is not PLACE[@NUMBER[.STAGE]]=ACTION with a known place, and action kill, "
+                               "stop, fail or delay:MILLISECONDS, and not COUNTER=begin:NUMBER with a known "
+                               "counter and a number in its range"));
     }
   }
-  if (!made->points_.empty()) *points = std::move(made);
+  if (any) *points = std::move(made);
   return {};
 }
 

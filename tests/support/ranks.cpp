@@ -62,6 +62,7 @@ std::vector<std::string> run_over(Exchange& links, const RankBody& body, const R
                     LabelledHosts hosts(*mesh, labels, links.rank());
                     args.fds = &hosts;
                     args.crowded = true;
+                    args.failpoints = options.comm.failpoints;
                     Measurements measurements("off,pull=1M");
                     args.measurements = &measurements;
                     std::unique_ptr<Collectives> collectives;
@@ -76,6 +77,14 @@ std::vector<std::string> run_over(Exchange& links, const RankBody& body, const R
 }
 
 }  // namespace
+
+RanksOptions::RanksOptions() {
+  comm.op_timeout_ms = comm.init_timeout_ms = 60'000;
+  Environment environment;
+  process_settings(&environment);
+  if (const Status parsed = FailPoints::parse(environment.failpoints, &comm.failpoints); !parsed.ok())
+    throw std::runtime_error(parsed.text());
+}
 
 std::vector<std::string> run_threads(int size, const RankBody& body, const RanksOptions& options) {
   SystemClock clock;

@@ -45,7 +45,8 @@ struct RanksOptions {
   std::shared_ptr<Accelerator> accelerator = nullptr;
   void (*use_device)(int device) = nullptr;
   const Backend* host_backend = nullptr;
-  RanksOptions() { comm.op_timeout_ms = comm.init_timeout_ms = 60'000; }
+  // Takes the failpoints of WEFT_FAILPOINTS.
+  RanksOptions();
 };
 
 // Runs the body on `size` threads. Returns the failures, and any error of the communicator's creation.

@@ -150,6 +150,7 @@ Status form(ThreadGroup& group, int rank, const std::shared_ptr<Context>& contex
   args.deadline = Deadline::after(context->clock(), options.init_timeout_ms, options.init_timeout_ms);
   args.fds = &fds;
   args.crowded = true;
+  args.failpoints = options.failpoints;
   Measurements measurements("off,pull=1M");
   args.measurements = &measurements;
   args.accelerator = context->options().accelerator;

@@ -47,6 +47,17 @@ TEST_CASE("a failpoint is hit at its place, number and stage, or at any") {
         "failpoint operation@7=fail: WEFT_FAILPOINTS requests this failure");
 }
 
+TEST_CASE("a counter begins where the text says, and at 0 without it") {
+  const FailPointsPtr points =
+      parsed("operations=begin:9223372036854775800, operation@7=fail, stamps=begin:4294967295");
+  CHECK(points->first(FailCounter::kSlots) == 9223372036854775800u);
+  CHECK(points->first(FailCounter::kStamps) == UINT32_MAX);
+  CHECK(points->first(FailCounter::kSteps) == 0);
+  CHECK(fails(points, FailPlace::kOperation, 7));
+  CHECK(first_of(points, FailCounter::kSlots) == 9223372036854775800u);
+  CHECK(first_of(nullptr, FailCounter::kSlots) == 0);
+}
+
 TEST_CASE("a delay waits for its duration") {
   SystemClock clock;
   const uint64_t begin = clock.now_ns();
@@ -57,7 +68,9 @@ TEST_CASE("a delay waits for its duration") {
 TEST_CASE("a text that is no list of failpoints is quoted") {
   for (const char* text :
        {"operation", "operation@7", "nowhere=kill", "operation@x=kill", "operation@7=explode",
-        "operation@7=delay", "operation@7=delay:x", "stage@1.=kill.", "=kill"}) {
+        "operation@7=delay", "operation@7=delay:x", "stage@1.=kill.", "=kill", "operation=begin:1",
+        "operations=begin", "operations=begin:x", "operations@1=begin:1", "operations=kill",
+        "stamps=begin:4294967296"}) {
     FailPointsPtr points;
     const Status status = FailPoints::parse(text, &points);
     INFO(text);

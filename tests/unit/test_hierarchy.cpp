@@ -188,7 +188,7 @@ TEST_CASE("an operation that fails between hosts ends once the devices inside ha
   Stage::Seen inside, across;
   across.ends = Status::error(Code::kPeerFailed, "the network is down");
   HierarchicalLane lane(grouping, host_ops(), std::make_shared<HeapArena>(HostAllocator()), progress_reports,
-                        0, std::make_unique<Stage>(inside), std::make_unique<Stage>(across));
+                        LaneKey(), std::make_unique<Stage>(inside), std::make_unique<Stage>(across));
   for (const bool device : {true, false}) {
     inside.works = true;
     inside.abandoned = false;

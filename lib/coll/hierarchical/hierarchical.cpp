@@ -36,7 +36,7 @@ class Hierarchical final : public Collectives {
     WEFT_TRY(local_->open_lane(key, &inside));
     std::unique_ptr<CollectiveLane> across;
     if (!column_.members.empty()) across = std::make_unique<TransportLane>(column_, key);
-    *lane = std::make_unique<HierarchicalLane>(grouping_, host_, local_->arena(), progress_reports_, key.id,
+    *lane = std::make_unique<HierarchicalLane>(grouping_, host_, local_->arena(), progress_reports_, key,
                                                std::move(inside), std::move(across));
     return {};
   }

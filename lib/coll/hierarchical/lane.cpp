@@ -24,13 +24,13 @@ uint64_t line_elements(uint64_t element) {
 
 HierarchicalLane::HierarchicalLane(const Grouping& grouping, const DeviceOps& host,
                                    std::shared_ptr<Arena> arena, ProgressReports& progress_reports,
-                                   uint32_t id, std::unique_ptr<CollectiveLane> local,
+                                   const LaneKey& key, std::unique_ptr<CollectiveLane> local,
                                    std::unique_ptr<CollectiveLane> across)
     : grouping_(grouping), host_(host), progress_reports_(progress_reports), scratch_(std::move(arena)) {
   inputs_.resize(static_cast<size_t>(grouping.size()));
-  wait_.lane = id;
-  local_.lane = std::move(local);
-  across_.lane = std::move(across);
+  wait_.lane = key.id;
+  local_ = {std::move(local), key.first_slot};
+  across_ = {std::move(across), key.first_slot};
 }
 
 // A device that still executes an operation may still read and write the pinned memory, which is then not

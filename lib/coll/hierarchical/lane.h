@@ -18,8 +18,8 @@ class HierarchicalLane final : public CollectiveLane {
  public:
   // across: null on ranks that do not communicate across hosts. All borrowed objects outlive the lane.
   HierarchicalLane(const Grouping& grouping, const DeviceOps& host, std::shared_ptr<Arena> arena,
-                   ProgressReports& progress_reports, uint32_t id, std::unique_ptr<CollectiveLane> local,
-                   std::unique_ptr<CollectiveLane> across);
+                   ProgressReports& progress_reports, const LaneKey& key,
+                   std::unique_ptr<CollectiveLane> local, std::unique_ptr<CollectiveLane> across);
   ~HierarchicalLane() override;
 
   Status prepare(const DeviceCall& call) override;
