@@ -2,12 +2,19 @@
 
 #include <algorithm>
 
+#include "reducer/step/stamps.h"
+
 namespace weft {
 
 double CopyFactor::take(uint64_t param, uint32_t stamp) {
   if (stamp_.load(std::memory_order_acquire) != stamp) return 1;
   marks_[param] = stamp;
   return factor_.load(std::memory_order_relaxed);
+}
+
+void CopyFactor::forget(uint32_t stamp) {
+  for (uint32_t& mark : marks_) mark = kept_mark(mark, stamp);
+  stamp_.store(kept_mark(stamp_.load(std::memory_order_relaxed), stamp), std::memory_order_relaxed);
 }
 
 CopyFactor::Range CopyFactor::range(const PlannedBucket& bucket, uint64_t first, uint32_t stamp) const {

@@ -32,6 +32,10 @@ class CopyFactor {
   };
   Range range(const PlannedBucket& bucket, uint64_t first, uint32_t stamp) const;
 
+  // ---- the program's thread, between steps
+  // Forgets the marks of the half that begins with `stamp` (reducer/step/stamps.h).
+  void forget(uint32_t stamp);
+
   // ---- any thread: the one that claimed the parameter, before it is counted, so the step is not over
   // Returns the factor by which the copy of the gradient is to multiply, and marks the parameter. Returns 1,
   // and marks nothing, if the factor is not known yet.

@@ -21,6 +21,9 @@ class InputParts {
   // `slices`.
   virtual void locate(uint32_t bucket, uint32_t stamp, InputSlices* slices) const = 0;
   virtual size_t most(uint32_t bucket) const = 0;  // most parts of a bucket
+  // Forgets the marks of the half that begins with `stamp` (reducer/step/stamps.h). The program's thread,
+  // between steps.
+  virtual void forget(uint32_t stamp) = 0;
   virtual uint64_t memory_bytes() const = 0;
 };
 

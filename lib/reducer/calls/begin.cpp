@@ -15,6 +15,7 @@
 #include "reducer/feature/graph/captured.h"
 #include "reducer/feature/uses/count_uses.h"
 #include "reducer/features.h"
+#include "reducer/step/stamps.h"
 
 namespace weft {
 namespace {
@@ -97,8 +98,15 @@ Status check_destinations(const ReducerState& s, void* const* gradients) {
 }  // namespace
 
 uint32_t next_stamp(ReducerData& r) {
-  if (++r.program.stamp == 0) r.program.stamp = 1;
-  return r.program.stamp;
+  const uint32_t stamp = r.program.stamp = stamp_after(r.program.stamp);
+  if (begins_half(stamp)) {
+    const ReducerState& s = *r.state;
+    s.presence->forget(stamp);
+    if (s.copy_factor) s.copy_factor->forget(stamp);
+    if (s.input_parts) s.input_parts->forget(stamp);
+    if (s.devices) s.devices->forget(stamp);
+  }
+  return stamp;
 }
 
 void open_step(ReducerData& r, const StepStart& start, bool full) {

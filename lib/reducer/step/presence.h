@@ -11,6 +11,8 @@
 #include <memory>
 #include <vector>
 
+#include "reducer/step/stamps.h"
+
 namespace weft {
 
 class Presence {
@@ -33,8 +35,10 @@ class Presence {
     next_window();
   }
   void next_window() {
-    if (++window_ == 0) window_ = 1;
+    window_ = stamp_after(window_);
     local_steps_ = 0;
+    if (!begins_half(window_)) return;
+    for (uint32_t& window : windows_) window = kept_mark(window, window_);
   }
   uint64_t local_steps() const { return local_steps_; }  // in this window, so far
   void note_local_step() { local_steps_++; }
@@ -49,6 +53,13 @@ class Presence {
     for (size_t i = 0; i < params_; i++) {
       if (absent(i, stamp)) note_absent(i, next);
     }
+  }
+
+  // Forgets the marks of the half that begins with `stamp` (reducer/step/stamps.h).
+  void forget(uint32_t stamp) {
+    for (size_t i = 0; i < params_; i++)
+      absent_[i].store(kept_mark(absent_[i].load(std::memory_order_relaxed), stamp),
+                       std::memory_order_relaxed);
   }
 
   // The map has one bit for each parameter that is present: a rank sends here() and receives anywhere().

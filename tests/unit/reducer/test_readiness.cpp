@@ -1,11 +1,16 @@
 // lib/reducer/step/readiness and ready_order: the atomic words that calls of ready share, alone and against a
 // finish on another thread.
 #include <chrono>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "reducer/bucket/copy_factor.h"
+#include "reducer/calls/begin.h"
+#include "reducer/data.h"
 #include "reducer/plan/ready_order.h"
+#include "reducer/step/presence.h"
 #include "reducer/step/readiness.h"
 #include "support/catch.h"
 
@@ -198,6 +203,69 @@ TEST_CASE("nothing is copied after a local step's end") {
   for (std::thread& thread : threads) thread.join();
   CHECK(bounded);
   CHECK(most > 0);
+}
+
+namespace {
+
+// A reducer's notes about a parameter, without a program.
+struct Noted {
+  Noted() {
+    r.state = std::make_shared<ReducerState>();
+    r.state->presence = std::make_shared<Presence>(2, true);
+    r.state->copy_factor = std::make_unique<CopyFactor>(2);
+  }
+  // Takes the next stamp, as a step does.
+  uint32_t after(uint32_t stamp) {
+    r.program.stamp = stamp;
+    return next_stamp(r);
+  }
+  ReducerData r;
+};
+
+}  // namespace
+
+TEST_CASE("a mark of the step with the same stamp, 2^32 steps before, does not count") {
+  for (const uint32_t first : {1u, 5u, 0x7fffffffu, 0x80000000u, UINT32_MAX}) {
+    INFO(first);
+    Noted noted;
+    Presence& presence = *noted.r.state->presence;
+    CopyFactor& factor = *noted.r.state->copy_factor;
+    noted.after(first - 1);
+    presence.note_absent(1, first);
+    factor.know(first, 0.5);
+    CHECK(factor.take(1, first) == 0.5);
+    CHECK(presence.absent(1, first));
+    // The steps at which each half of the numbers begins, until the stamp comes again.
+    for (const uint32_t last : {0x7fffffffu, UINT32_MAX, 0x7fffffffu}) {
+      const uint32_t stamp = noted.after(last);
+      CHECK(stamp == (last == UINT32_MAX ? 1 : last + 1));
+    }
+    noted.after(first == 1 ? UINT32_MAX : first - 1);
+    CHECK_FALSE(presence.absent(1, first));
+    CHECK(factor.take(1, first) == 1);
+  }
+}
+
+TEST_CASE("absent parameters stay absent when the step is tried again, also where stamps wrap around") {
+  for (const uint32_t failed : {9u, 0x7fffffffu, UINT32_MAX}) {
+    INFO(failed);
+    Noted noted;
+    Presence& presence = *noted.r.state->presence;
+    presence.note_absent(1, failed);
+    const uint32_t next = noted.after(failed);
+    presence.carry(failed, next);
+    CHECK(presence.absent(1, next));
+    CHECK_FALSE(presence.absent(0, next));
+  }
+}
+
+TEST_CASE("what local steps accumulated 2^32 windows before does not count") {
+  Presence presence(2, false);
+  presence.skip_to(3);
+  presence.note_accumulated(1);
+  CHECK(presence.accumulated(1));
+  for (const uint32_t window : {0x7fffffffu, UINT32_MAX, 3u}) presence.skip_to(window);
+  CHECK_FALSE(presence.accumulated(1));
 }
 
 TEST_CASE("the order of readiness follows the times, and the calls if times are equal") {

@@ -253,6 +253,15 @@ Status DeviceGradients::record_all(uint32_t stamp) {
   return {};
 }
 
+void DeviceGradients::forget(uint32_t stamp) {
+  for (Gradient& gradient : gradients_) gradient.stamp = kept_mark(gradient.stamp, stamp);
+  for (const std::unique_ptr<Bucket>& bucket : buckets_) {
+    if (bucket == nullptr) continue;
+    for (std::atomic<uint32_t>* const mark : {&bucket->recorded, &bucket->deferred})
+      mark->store(kept_mark(mark->load(std::memory_order_relaxed), stamp), std::memory_order_relaxed);
+  }
+}
+
 bool DeviceGradients::recorded(uint32_t stamp) const {
   return std::all_of(buckets_.begin(), buckets_.end(), [&](const std::unique_ptr<Bucket>& bucket) {
     return bucket == nullptr || bucket->recorded.load(std::memory_order_acquire) == stamp;

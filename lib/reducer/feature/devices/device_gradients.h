@@ -87,6 +87,9 @@ class DeviceGradients {
   // it is counted.
   void take(uint64_t param, uint32_t stamp) { gradients_[param].stamp = stamp; }
   bool taken(uint64_t param, uint32_t stamp) const { return gradients_[param].stamp == stamp; }
+  // Forgets the marks of the half that begins with `stamp` (reducer/step/stamps.h). The program's thread,
+  // between steps.
+  void forget(uint32_t stamp);
   // Records an event on each of the bucket's streams, once all its gradients are ready: the copy waits for
   // them. If a capture makes the legacy default stream unusable, `arrived` tries again later. The copy then
   // also waits for work put on the streams meanwhile.

@@ -9,6 +9,7 @@
 #include "reducer/bucket/dense_copy.h"
 #include "reducer/bucket/input_parts.h"
 #include "reducer/state.h"
+#include "reducer/step/stamps.h"
 
 namespace weft {
 namespace {
@@ -39,6 +40,9 @@ class InPlaceSlices final : public InputParts {
 
   void locate(uint32_t bucket, uint32_t stamp, InputSlices* slices) const override;
   size_t most(uint32_t bucket) const override { return params_[bucket].size(); }
+  void forget(uint32_t stamp) override {
+    for (Part& part : parts_) part.stamp = kept_mark(part.stamp, stamp);
+  }
   uint64_t memory_bytes() const override;
 
  private:
