@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/text.h"
 #include "comm/comm.h"
 #include "engine/comm_part.h"
 #include "engine/composite.h"
@@ -54,7 +55,15 @@ Status CommTasks::open_lane(std::shared_ptr<Lane>* lane, bool overlapping) {
   if (comm_.closed()) return comm_.cancelled();
   LaneKey key;
   ClosedLanes::Entry kept{nullptr, first_slot()};
-  if (!closed_lanes_.take(&key.id, &kept)) key.id = next_lane_++;
+  if (!closed_lanes_.take(&key.id, &kept)) {
+    if (next_lane_ >= LaneKey::kMostIds) {
+      return Status::error(Code::kUnsupported,
+                           cat("at most ", LaneKey::kMostIds - 1,
+                               " reducers can be created on a communicator over this backend, one after the "
+                               "other: create a further communicator with weft_comm_split"));
+    }
+    key.id = next_lane_++;
+  }
   key.first_slot = kept.next_slot;
   Executes executes{kept.impl, nullptr};
   if (!executes.impl) {

@@ -153,6 +153,9 @@ enum class Poll {
 // rank to another. Operations of one lane run in order; lanes are independent of each other.
 struct LaneKey {
   enum class Kind : uint8_t { kCollective, kSend, kReceive };
+  // The ids of a communicator's collective lanes are lower. Higher numbers are the transport's
+  // (coll/lane.cpp, coll/transport_tuner.cpp).
+  static constexpr uint32_t kMostIds = 0x7fff'0000;
   Kind kind = Kind::kCollective;
   // Collective lanes: 0 is the user's; others are numbered in the order in which they are opened, equally on
   // all ranks. Send and receive lanes: 0 is the user's, 1 belongs to a backend built on this one, 2 has the

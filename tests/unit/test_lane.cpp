@@ -378,6 +378,29 @@ using Slots = std::vector<uint64_t>;
 
 }  // namespace
 
+TEST_CASE("a communicator that has used all lane numbers opens no further lane, and says so") {
+  ContextOptions context_options;
+  context_options.mode = Engine::Mode::kCaller;
+  context_options.host = &host_ops();
+  std::shared_ptr<Context> context;
+  REQUIRE(Context::create(std::move(context_options), &context).ok());
+  CommOptions options;
+  REQUIRE(FailPoints::parse(cat("reducers=begin:", LaneKey::kMostIds - 1), &options.failpoints).ok());
+  World world;
+  const auto comm = Comm::create(context, 0, 1, std::move(options), std::make_unique<Silence>(),
+                                 std::make_unique<Backend>(world));
+  REQUIRE(comm != nullptr);
+  std::shared_ptr<Lane> lane, further;
+  REQUIRE(comm->open_lane(&lane).ok());
+  CHECK(lane->key().id == LaneKey::kMostIds - 1);
+  const Status refused = comm->open_lane(&further);
+  CHECK(refused.code() == Code::kUnsupported);
+  CHECK(refused.text().find("weft_comm_split") != std::string::npos);
+  comm->close_lane(lane);
+  CHECK(comm->open_lane(&further).code() == Code::kUnsupported);
+  (void)comm->close().ok();
+}
+
 TEST_CASE("operations of a lane run one after the other") {
   Overlap o(false);
   CHECK(o.world.begun == Slots{0});
