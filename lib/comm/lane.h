@@ -107,7 +107,7 @@ class Lane final : public Task {
   FlightRing flight_;
   std::vector<int> waited_for_;  // missing ranks at the time the lane was abandoned
   std::weak_ptr<const FlightSource> flight_source_;
-  uint32_t idle_polls_ = 0;
+  uint64_t idle_polls_ = 0;  // 32 bits end in a wait of some days
   // Time of the first clock read since the oldest operation last advanced.
   uint64_t waiting_since_ns_ = 0;
   uint64_t warned_slot_ = UINT64_MAX;  // slot of the last operation that warn_of_long_wait has logged

@@ -29,7 +29,7 @@ class ProgressReports {
     uint32_t lane = 0;
     uint64_t slot = 0;
     Descriptor descriptor;
-    uint32_t idle_polls = 0;  // polls since it advanced
+    uint64_t idle_polls = 0;  // polls since it advanced
     uint64_t since_ns = 0;    // approximate time of its last advance
     bool reporting = false;   // has begun to send reports
     std::vector<int> unreported;
