@@ -60,7 +60,7 @@ demo: $(BUILD)/build.ninja ## train on Fashion-MNIST with RANKS local processes
 
 # Compiles only what these tests need.
 TESTS = --suite '$(SUITE)' --part $(or $(PART),test)
-test: $(BUILD)/build.ninja ## run the suites unit, capi, conformance and abi, or SUITE; the last line counts test cases
+test: $(BUILD)/build.ninja ## run the suites unit, capi, conformance, abi and sandbox, or SUITE; the last line counts test cases
 	@ninja -C $(BUILD) -j $(JOBS) $$(python3 tests/run.py $(BUILD) $(TESTS) --targets)
 	@python3 tests/run.py $(BUILD) --jobs $(JOBS) $(TESTS) --filter '$(FILTER)' $(TEST_OPTIONS)
 

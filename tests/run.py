@@ -27,7 +27,7 @@ from pathlib import Path
 
 Case = namedtuple("Case", "name outcome detail")  # outcome: pass, fail or skip
 SKIP_CODE = 77
-QUICK = {"unit", "capi", "conformance", "abi"}  # the suites of `make test`
+QUICK = {"unit", "capi", "conformance", "abi", "sandbox"}  # the suites of `make test`
 running_processes = set()  # killed when the user interrupts the run
 
 

@@ -1,7 +1,6 @@
 // backends/shm: segments, what is accepted from peers, the arena, and cleanup.
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,6 +13,7 @@
 #include "shm/segment.h"
 #include "shm_rank.h"
 #include "support/catch.h"
+#include "support/kernel.h"
 #include "support/sanitized.h"
 
 namespace unit_shm_segment {
@@ -181,7 +181,7 @@ TEST_CASE("without address space to choose from, a segment lies anywhere") {
 
 TEST_CASE("a segment that its owner could shrink under a reader is refused") {
   const Layout layout(2, 1 << 20);
-  Fd fd(::memfd_create("weft-test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  Fd fd(memory_file());
   REQUIRE(::ftruncate(fd.get(), static_cast<off_t>(layout.total)) == 0);
   const Header header{kMagic, 77};
   REQUIRE(::pwrite(fd.get(), &header, sizeof header, 0) == sizeof header);

@@ -14,6 +14,7 @@
 #include "shm_rank.h"
 #include "support/catch.h"
 #include "support/fast_clock.h"
+#include "support/kernel.h"
 #include "support/sanitized.h"
 
 namespace unit_shm_thresholds {
@@ -356,6 +357,7 @@ TEST_CASE("shm thresholds select the path, and no bit of a sum depends on them")
     WEFT_EXPECT(paths.size() == 3);
   };
   CHECK(failure_text(run_linked_threads(3, body)) == "");
+  if (!has_process_vm_readv()) WEFT_SKIP("the kernel refuses process_vm_readv");
   if (!kThreadSanitizer) CHECK(failure_text(run_linked_processes(3, body)) == "");
 }
 

@@ -2,7 +2,6 @@
 // left and which died.
 #include "rendezvous/mesh.h"
 
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 #include <csignal>
 
 #include "mesh_rig.h"
+#include "support/kernel.h"
 
 namespace unit_mesh {
 
@@ -92,7 +92,7 @@ TEST_CASE("descriptors reach the ranks of the same host, in order, amid other me
   Meshes meshes = form_all(3);
   std::vector<Fd> memory;
   for (int i = 0; i < 2; i++) {
-    memory.emplace_back(::memfd_create("weft-test", MFD_CLOEXEC));
+    memory.emplace_back(memory_file());
     REQUIRE(::ftruncate(memory.back().get(), 1000 + i) == 0);
     for (const int to : {0, 2}) REQUIRE(meshes[1]->send_fd(to, memory.back().get()).ok());
     for (const int to : {0, 2}) meshes[1]->send(to, view("between"));
@@ -252,6 +252,7 @@ TEST_CASE("a killed process is detected at once, with its process or connection 
 }
 
 TEST_CASE("the death of a process whose forked child keeps the connection open is detected by its pidfd") {
+  if (!has_pidfds()) WEFT_SKIP("the kernel refuses pidfd_open");
   const std::string store = unique_store();
   int ready[2], release[2];
   REQUIRE(::pipe(ready) == 0);
