@@ -17,7 +17,7 @@ namespace {
 
 using Packet = std::vector<unsigned char>;
 
-// What the other ranks have sent to a rank. Threads: any.
+// Holds the frames that other ranks have sent to a rank. Threads: any.
 struct Inbox {
   std::mutex mutex;
   std::vector<std::deque<Packet>> packets;  // by sender

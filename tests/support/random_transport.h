@@ -1,7 +1,7 @@
 // A program's own transport between the threads of this process. It draws at random, from a seed, everything
-// that weft_transport.h leaves open: when frames are sent, when their memory is given back and in which
-// order, from inside which function, how long frames are on their way, the limits of each peer, and what a
-// closed connection reports. It shows defects of code that relies on the habits of one network.
+// that weft_transport.h leaves open. That is the time at which frames are sent, how long they take, and in
+// which order and inside which function their memory is given back. It is also the limits of each peer, and
+// whether a closed connection is reported. It shows defects of code that relies on the habits of one network.
 #pragma once
 
 #include <weft/weft_transport.h>
