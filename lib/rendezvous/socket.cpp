@@ -7,6 +7,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -214,7 +215,12 @@ Status accept_from(int listener, Fd* fd, bool* exhausted) {
     tune_tcp(fd->get());  // fails harmlessly on unix sockets
     return {};
   }
-  if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) *exhausted = true;
+  if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+    // Linux looks for a descriptor before it looks for a connection.
+    pollfd waiting{listener, POLLIN, 0};
+    *exhausted = ::poll(&waiting, 1, 0) > 0;
+    return {};
+  }
   if (errno == EBADF || errno == EINVAL || errno == ENOTSOCK) return Status::system("accept", errno);
   return {};  // no connection is waiting, or it was closed already
 }

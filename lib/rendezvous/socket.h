@@ -29,8 +29,8 @@ int finish_connect(int fd);
 // takes: call it through resolve().
 Status first_address(const std::string& host, bool numeric_only, std::string* numeric);
 
-// Accepts the next waiting connection, if any. kSystem only for unexpected errors. *exhausted: this process
-// has no descriptors left; try again later.
+// Accepts the next waiting connection, if any. kSystem only for unexpected errors. *exhausted: one waits, but
+// this process has no descriptors left; try again later.
 Status accept_from(int listener, Fd* fd, bool* exhausted);
 // How long a process without descriptors stops polling its listeners, which stay readable.
 inline constexpr int64_t kExhaustedPauseMs = 100;

@@ -275,6 +275,33 @@ TEST_CASE("a rank that arrives when clients have filled the store joins at once"
   CHECK(joined);
 }
 
+TEST_CASE("a listener for which nobody waits is not out of descriptors, when its process is") {
+  const pid_t pid = ::fork();
+  REQUIRE(pid >= 0);
+  if (pid == 0) {
+    Address address, actual;
+    Fd listener, first, accepted;
+    bool in_use = false, exhausted = false;
+    int error = 0;
+    if (!parse_address("tcp://127.0.0.1:0", &address).ok()) ::_exit(2);
+    if (!listen_at(address, false, &listener, &actual, &in_use).ok()) ::_exit(3);
+    if (!connect_to(actual, &first, &error).ok()) ::_exit(4);
+    const int lowest = ::dup(listener.get());  // the first descriptor that is free
+    ::close(lowest);
+    const rlimit fewer{static_cast<rlim_t>(lowest) + 1, static_cast<rlim_t>(lowest) + 1};
+    if (::setrlimit(RLIMIT_NOFILE, &fewer) != 0) ::_exit(5);
+    if (!wait_for(listener.get(), POLLIN, system_clock, in_ms(10'000))) ::_exit(6);
+    if (!accept_from(listener.get(), &accepted, &exhausted).ok() || !accepted.valid() || exhausted)
+      ::_exit(7);
+    Fd none;
+    if (!accept_from(listener.get(), &none, &exhausted).ok() || none.valid() || exhausted) ::_exit(8);
+    ::_exit(0);
+  }
+  int ended = -1;
+  ::waitpid(pid, &ended, 0);
+  CHECK(ended == 0);
+}
+
 TEST_CASE("a store that runs out of descriptors makes room, and serves its members") {
   // Runs in a process of its own, because the limit applies to the process.
   int ends[2];
