@@ -132,7 +132,8 @@ Status ArenaMemory::back_anew(const Fd& fd, const Layout& layout, uint64_t used)
   if (size_ == 0) return {};
   std::byte* fresh = nullptr;
   if (used > 0) {
-    WEFT_TRY(shm::map(fd, layout.arena, used, 0, &fresh));
+    Status mapped = shm::map(fd, layout.arena, used, 0, &fresh);
+    if (fresh == nullptr) return mapped;
     const Status populated = populate(fresh, used);
     if (populated.ok()) std::memcpy(fresh, base_, used);
     ::munmap(fresh, used);

@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "comm/context.h"
 #include "reducer/bucket/layout.h"
+#include "reducer/step/stamps.h"
 
 namespace weft {
 namespace {
