@@ -226,7 +226,7 @@ def parse_arguments():
     parser.add_argument("--suite", default="", help="suites to run, separated by commas or spaces; default: all")
     parser.add_argument("--part", choices=["all", "test", "rest"], default="all",
                         help="without --suite: test is what `make test` runs; rest is all else, with --all-cases also the"
-                             " programs of which `make test` runs a sample")
+                             " programs of which `make test` runs a sample, and those of the suite long")
     parser.add_argument("--all-cases", action="store_true", help="programs of the suite sampled run all of their cases")
     parser.add_argument("--filter", default="", help="only programs, or test cases, whose name contains this")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="programs at a time")
@@ -270,7 +270,8 @@ def select(arguments):
     elif arguments.part == "test":
         tests = [test for test in tests if test.suites[0] in QUICK]
     elif arguments.part == "rest":
-        tests = [test for test in tests if test.suites[0] not in QUICK or arguments.all_cases and "sampled" in test.suites]
+        tests = [test for test in tests if (arguments.all_cases and "sampled" in test.suites
+                                            or test.suites[0] not in QUICK and (arguments.all_cases or "long" not in test.suites))]
     if arguments.filter:
         # Programs of other names filter their own test cases.
         tests = [test for test in tests if arguments.filter in test.label or test.selects_cases()]
