@@ -96,21 +96,17 @@ class RandomLink {
   weft_transport_result send(int rank, const Frame& frame) {
     Peer& to = peer(rank);
     if (to.inbox == nullptr) return WEFT_TRANSPORT_LOST;
-    weft_transport_result result = WEFT_TRANSPORT_LENT;
+    // Before this frame is sent, because Weft does not know its token yet.
+    if (draw(3) == 0) give_back(draw(4));
     if (!to.kept.empty() || draw(2) == 0) {
       to.kept.push_back(frame);
       if (draw(4) == 0) send_kept(to, 1 + draw(4));
-    } else {
-      deliver(to, frame);
-      if (draw(2) == 0) {
-        result = WEFT_TRANSPORT_SENT;
-      } else {
-        read_.push_back(frame.token);
-      }
+      return WEFT_TRANSPORT_LENT;
     }
-    // Weft does not know the token of this frame yet.
-    if (draw(3) == 0) give_back(draw(4), result == WEFT_TRANSPORT_LENT ? frame.token : kNoToken);
-    return result;
+    deliver(to, frame);
+    if (draw(2) == 0) return WEFT_TRANSPORT_SENT;
+    read_.push_back(frame.token);
+    return WEFT_TRANSPORT_LENT;
   }
 
   bool progress() {
@@ -123,7 +119,7 @@ class RandomLink {
           any |= send_kept(to, 1 + draw(8));
           break;
         case 1:
-          any |= give_back(1 + draw(8), kNoToken);
+          any |= give_back(1 + draw(8));
           break;
         default:
           any |= receive(static_cast<int>(draw(peers_.size())));
@@ -143,7 +139,7 @@ class RandomLink {
     }
     to.inbox = nullptr;
     for (const uint64_t token : dropped) events_.sent(events_.owner, token, WEFT_ERR_PEER_FAILED);
-    if (draw(2) == 0) give_back(draw(8), kNoToken);
+    if (draw(2) == 0) give_back(draw(8));
   }
 
   bool settled() const {
@@ -151,8 +147,6 @@ class RandomLink {
   }
 
  private:
-  static constexpr uint64_t kNoToken = UINT64_MAX;
-
   Peer& peer(int rank) { return peers_[static_cast<size_t>(rank)]; }
   // Draws a number below `end`.
   uint64_t draw(uint64_t end) { return std::uniform_int_distribution<uint64_t>(0, end - 1)(random_); }
@@ -176,13 +170,12 @@ class RandomLink {
     return any;
   }
 
-  // Gives back the memory of some frames in any order, except that of one.
-  bool give_back(uint64_t count, uint64_t except) {
+  // Gives back the memory of some frames in any order.
+  bool give_back(uint64_t count) {
     bool any = false;
     for (; count > 0 && !read_.empty(); count--) {
       std::swap(read_[draw(read_.size())], read_.back());
       const uint64_t token = read_.back();
-      if (token == except) continue;
       read_.pop_back();
       events_.sent(events_.owner, token, WEFT_OK);
       any = true;

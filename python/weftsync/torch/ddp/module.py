@@ -26,8 +26,9 @@ from .weft_steps import WeftSteps
 
 _comms: weakref.WeakKeyDictionary[Any, Comm] = weakref.WeakKeyDictionary()  # of process groups of other backends
 _REFUSED = ("delay_all_reduce_named_params", "param_to_hook_all_reduce")
-_METHODS = ("_ddp_init_helper", "_build_params_for_reducer", "_build_debug_param_to_name_mapping", "_match_all_reduce_for_bwd_pass", "_match_unused_params_allreduce",
-            "_pre_forward", "_post_forward", "_check_comm_hook")  # of torch's class, which this module relies on
+_METHODS = ("_ddp_init_helper", "_build_params_for_reducer", "_build_debug_param_to_name_mapping",
+            "_match_all_reduce_for_bwd_pass", "_match_unused_params_allreduce", "_pre_forward", "_post_forward",
+            "_check_comm_hook")  # of torch's class, which this module relies on
 
 
 class DistributedDataParallel(_Torch):
