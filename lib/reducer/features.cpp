@@ -69,6 +69,12 @@ void add_stages(ReducerState* state) {
   call_all(&StepFeature::stages, state);
 }
 
+void forget_marks(const ReducerState& state, uint32_t stamp) {
+  for (const StepFeature* const feature : kFeatures) {
+    if (feature->forget != nullptr) feature->forget(state, stamp);
+  }
+}
+
 Status end_between_steps(ReducerData& r) {
   for (const StepFeature* const feature : kFeatures) {
     if (feature->before_step != nullptr) WEFT_TRY(feature->before_step(r));

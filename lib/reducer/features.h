@@ -41,6 +41,9 @@ struct StepFeature {
   void (*stages)(ReducerState* state) = nullptr;
 
   // ---- called by the calls of the program, on its thread
+  // Forgets marks with stamps of the other half of the numbers (reducer/step/stamps.h), which a later step
+  // may get again. Called when stamps enter the half of `stamp`.
+  void (*forget)(const ReducerState& state, uint32_t stamp) = nullptr;
   // Ends what the feature does between steps. Called before a step begins, or a re-plan or a rebind.
   Status (*before_step)(ReducerData& r) = nullptr;
   // Called when a synchronised step opens, before its gradients may come. full: all of them are in their
@@ -62,6 +65,7 @@ void mark_narrow_copies(ReducerState* state);
 void add_copies(ReducerState* state);
 void add_works(ReducerState* state);
 void add_stages(ReducerState* state);
+void forget_marks(const ReducerState& state, uint32_t stamp);
 // The first error ends these two.
 Status end_between_steps(ReducerData& r);
 void open_features(ReducerData& r, bool full);

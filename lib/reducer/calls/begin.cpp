@@ -100,11 +100,8 @@ Status check_destinations(const ReducerState& s, void* const* gradients) {
 uint32_t next_stamp(ReducerData& r) {
   const uint32_t stamp = r.program.stamp = stamp_after(r.program.stamp);
   if (begins_half(stamp)) {
-    const ReducerState& s = *r.state;
-    s.presence->forget(stamp);
-    if (s.copy_factor) s.copy_factor->forget(stamp);
-    if (s.input_parts) s.input_parts->forget(stamp);
-    if (s.devices) s.devices->forget(stamp);
+    r.state->presence->forget(stamp);
+    forget_marks(*r.state, stamp);
   }
   return stamp;
 }

@@ -21,10 +21,15 @@ void record_devices(ReducerData& r, bool full) {
   if (full && s.devices) fail_device(s, s.devices->record_all(r.program.stamp), 0);
 }
 
+void forget_arrivals(const ReducerState& s, uint32_t stamp) {
+  if (s.devices) s.devices->forget(stamp);
+}
+
 }  // namespace
 
 const StepFeature kDevices{.copies = add_device_copies,
                            .works = add_device_works,
+                           .forget = forget_arrivals,
                            .before_step = notice_use,
                            .open = record_devices};
 

@@ -144,8 +144,12 @@ void add_slice_copies(ReducerState* s) {
   s->input_parts = std::move(made);
 }
 
+void forget_slices(const ReducerState& s, uint32_t stamp) {
+  if (s.input_parts) s.input_parts->forget(stamp);
+}
+
 }  // namespace
 
-const StepFeature kInPlaceSlices{.copies = add_slice_copies};
+const StepFeature kInPlaceSlices{.copies = add_slice_copies, .forget = forget_slices};
 
 }  // namespace weft

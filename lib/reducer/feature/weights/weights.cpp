@@ -35,8 +35,12 @@ void add_weighed_copies(ReducerState* s) {
   }
 }
 
+void forget_factors(const ReducerState& s, uint32_t stamp) {
+  if (s.copy_factor) s.copy_factor->forget(stamp);
+}
+
 }  // namespace
 
-const StepFeature kWeights{.copies = add_weighed_copies};
+const StepFeature kWeights{.copies = add_weighed_copies, .forget = forget_factors};
 
 }  // namespace weft
