@@ -5,7 +5,6 @@
 #include "base/text.h"
 #include "comm/comm.h"
 #include "engine/comm_part.h"
-#include "engine/composite.h"
 
 namespace weft {
 
@@ -31,10 +30,6 @@ Status CommTasks::make_lane(const LaneKey& key, bool overlapping, Executes* exec
     return opened.ok() && overlapping ? comm_.collectives().open_lane(lane_key, &second) : opened;
   };
   WEFT_TRY(comm_.context().engine().locked(open));
-  // Some of the user's collectives are composite operations.
-  if (key.kind == LaneKey::Kind::kCollective && key.id == 0) {
-    impl = std::make_unique<CompositeLane>(std::move(impl), key.first_slot);
-  }
   executes->impl = std::move(impl);
   executes->second = std::move(second);
   return {};

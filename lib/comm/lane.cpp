@@ -32,6 +32,7 @@ Lane::Lane(Comm& comm, const LaneKey& key, std::shared_ptr<CollectiveLane> impl,
       flight_(key.kind == LaneKey::Kind::kCollective ? FlightRing::kCapacity : FlightRing::kPairCapacity) {
   runs_[0].impl = std::move(impl);
   runs_[1].impl = std::move(second);
+  for (Run& one : runs_) one.executor = one.impl.get();
 }
 
 void Lane::submit(Request* request) {
@@ -100,13 +101,13 @@ bool Lane::polled() {
   for (uint64_t slot = oldest_; slot != slot_; slot++) {
     Run& one = run(slot);
     if (one.over) continue;
-    const Poll poll = one.impl->poll();
+    const Poll poll = one.executor->poll();
     one.over = poll == Poll::kFinished;
     advanced = advanced || one.over || poll == Poll::kAdvanced;
-    if (!one.over || slot == oldest_ || one.impl->result().ok()) continue;
+    if (!one.over || slot == oldest_ || one.executor->result().ok()) continue;
     // The communicator fails at once: an earlier operation may wait for data that will never arrive.
-    flight_.finished(slot, one.impl->algorithm(), false);
-    comm_.fail(one.impl->result());
+    flight_.finished(slot, one.executor->algorithm(), false);
+    comm_.fail(one.executor->result());
   }
   return advanced;
 }
@@ -137,13 +138,16 @@ void Lane::start(Request* request) {
   if (const Status status = comm_.reach(FailPlace::kOperation, request->slot); !status.ok()) [[unlikely]] {
     comm_.fail(status.with_slot(request->slot));
   }
-  one.impl->start(request->args, request->slot);
+  if (request->args.composite != nullptr && !one.composing) {
+    one.executor = &one.composing.emplace(one.impl, request->slot);
+  }
+  one.executor->start(request->args, request->slot);
 }
 
 void Lane::finish() {
   Request* const request = oldest().request;
-  CollectiveLane& impl = *oldest().impl;
-  Status status = impl.result();
+  CollectiveLane& executor = *oldest().executor;
+  Status status = executor.result();
   if (TraceSink* trace = comm_.context().trace(); trace != nullptr && request->start_ns != 0) {
     TraceEvent event;
     event.kind = TraceKind::kCollective;
@@ -157,10 +161,10 @@ void Lane::finish() {
     trace->record(event);
   }
   oldest_++;  // nothing throws from here on, so every request that has left the lane is completed
-  flight_.finished(request->slot, impl.algorithm(), status.ok());
+  flight_.finished(request->slot, executor.algorithm(), status.ok());
   if (status.ok()) {
-    request->moved_bytes = impl.moved_bytes();
-    comm_.count_operation(impl.algorithm());
+    request->moved_bytes = executor.moved_bytes();
+    comm_.count_operation(executor.algorithm());
   } else {
     comm_.fail(status);
     if (comm_.dumping()) {
@@ -174,8 +178,8 @@ void Lane::finish() {
 
 Poll Lane::fail_all(const Status& failure) {
   if (oldest_ != slot_ && !abandoned_) {
-    (void)guarded_run([&] { waited_for_ = oldest().impl->missing(); }).ok();  // for the flight record
-    for (uint64_t slot = oldest_; slot != slot_; slot++) run(slot).impl->abandon();
+    (void)guarded_run([&] { waited_for_ = oldest().executor->missing(); }).ok();  // for the flight record
+    for (uint64_t slot = oldest_; slot != slot_; slot++) run(slot).executor->abandon();
     abandoned_ = true;
     fence_ = Deadline::after(comm_.context().clock(), kFenceMs, 0);
   }
@@ -202,7 +206,7 @@ Poll Lane::fail_all(const Status& failure) {
 bool Lane::fenced() {
   std::vector<int> writers;
   for (uint64_t slot = oldest_; slot != slot_; slot++) {
-    const std::vector<int> more = run(slot).impl->writers();
+    const std::vector<int> more = run(slot).executor->writers();
     writers.insert(writers.end(), more.begin(), more.end());
   }
   writers.erase(std::remove_if(writers.begin(), writers.end(), [&](int rank) { return comm_.gone(rank); }),
@@ -220,7 +224,7 @@ void Lane::watch() {
   idle_polls_++;
   const Request& request = *oldest().request;
   if (comm_.any_departed()) {
-    for (const int rank : oldest().impl->missing()) {
+    for (const int rank : oldest().executor->missing()) {
       if (!comm_.departed(rank)) continue;
       // Messages that the rank sent before its goodbye may have arrived between the poll and this check. The
       // rank has really left only if it is still missing after another poll.
@@ -244,7 +248,7 @@ void Lane::watch() {
   }
   const Request* const late = expired();
   if (late == nullptr) return;
-  const std::vector<int> missing = oldest().impl->absent();
+  const std::vector<int> missing = oldest().executor->absent();
   const std::string behind =
       late == &request ? "" : cat(" behind ", text_of(request, oldest_), missing.empty() ? "" : ", which is");
   comm_.fail(Status::error(Code::kTimeout,
@@ -259,7 +263,7 @@ void Lane::warn_of_long_wait(uint64_t now_ns) {
   warned_slot_ = oldest_;
   if (!comm_.context().log().enabled(LogLevel::kWarn)) return;
   const Request& request = *oldest().request;
-  const std::vector<int> ranks = oldest().impl->absent();
+  const std::vector<int> ranks = oldest().executor->absent();
   std::string text = cat(text_of(request, oldest_), " has made no progress for ",
                          (now_ns - waiting_since_ns_) / kSecondNs, " s");
   if (!ranks.empty()) text += cat(", waiting for rank ", list_text(ranks));
@@ -298,7 +302,8 @@ FlightLane Lane::flight() {
   lane.key = key_;
   lane.next_slot = slot_;
   lane.operations = flight_.operations(slot_, key_.first_slot);
-  if (oldest_ != slot_ || abandoned_) lane.waits_for = abandoned_ ? waited_for_ : oldest().impl->missing();
+  if (oldest_ != slot_ || abandoned_)
+    lane.waits_for = abandoned_ ? waited_for_ : oldest().executor->missing();
   {
     const std::lock_guard lock(queue_mutex_);
     for (const Request* request = head_; request != nullptr; request = request->next) lane.queued++;

@@ -7,10 +7,12 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "engine/composite.h"
 #include "engine/engine.h"
 #include "engine/flight.h"
 #include "transport/collectives.h"
@@ -56,7 +58,9 @@ class Lane final : public Task {
   uint64_t memory_bytes() const;  // any thread
 
   // Returns true if the oldest running operation waits for `rank`. Needs the progress lock.
-  bool waits_for(int rank) const { return oldest_ != slot_ && !abandoned_ && oldest().impl->waits_for(rank); }
+  bool waits_for(int rank) const {
+    return oldest_ != slot_ && !abandoned_ && oldest().executor->waits_for(rank);
+  }
 
   // Calls CollectiveLane::share_waits of the executors. No operation may be queued or running. Needs the
   // progress lock.
@@ -69,6 +73,10 @@ class Lane final : public Task {
  private:
   struct Run {
     std::shared_ptr<CollectiveLane> impl;
+    // Made by the first composite operation. It takes several slots of impl, so later operations pass it too,
+    // because it counts those. Only on the user's lane, which is never used again.
+    std::optional<CompositeLane> composing;
+    CollectiveLane* executor = nullptr;  // impl, or composing
     Request* request = nullptr;
     bool over = false;  // finished, but an earlier operation is not complete yet
   };

@@ -4,6 +4,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "transport/collectives.h"
 
@@ -27,14 +30,14 @@ class Composite {
   virtual const char* name() const = 0;
 };
 
-// A lane whose operations may be composite. Threads: progress lock.
+// Executes composite operations, and others behind them, on a lane that has allocated what it needs
+// (CollectiveLane::prepare) and keeps its own memory. Threads: progress lock.
 class CompositeLane final : public CollectiveLane {
  public:
-  // first_slot: as in LaneKey.
-  explicit CompositeLane(std::unique_ptr<CollectiveLane> below, uint64_t first_slot = 0)
-      : below_(std::move(below)), below_slot_(first_slot) {}
+  // slot: of the next operation of the lane below.
+  explicit CompositeLane(std::shared_ptr<CollectiveLane> below, uint64_t slot)
+      : below_(std::move(below)), below_slot_(slot) {}
 
-  Status prepare(const DeviceCall& call) override { return below_->prepare(call); }
   void start(const CollectiveArgs& args, uint64_t slot) override;
   Poll poll() override;
   Status result() const override { return composite_ != nullptr ? result_ : below_->result(); }
@@ -43,17 +46,15 @@ class CompositeLane final : public CollectiveLane {
   std::vector<int> missing() const override { return below_->missing(); }
   bool waits_for(int rank) const override { return below_->waits_for(rank); }
   std::vector<int> absent() const override { return below_->absent(); }
-  void share_waits(WaitStats* stats) override { below_->share_waits(stats); }
   const char* algorithm() const override;
   std::optional<uint64_t> moved_bytes() const override {
     return composite_ != nullptr ? moved_ : below_->moved_bytes();
   }
-  uint64_t memory_bytes() const override { return below_->memory_bytes(); }
 
  private:
   Poll advance();
 
-  const std::unique_ptr<CollectiveLane> below_;
+  const std::shared_ptr<CollectiveLane> below_;
   uint64_t below_slot_;  // a composite operation takes several
   WholeCall whole_;
   Dtype dtype_ = Dtype::kU8;
