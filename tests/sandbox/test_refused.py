@@ -2,19 +2,18 @@
 """Programs to which the kernel refuses system calls, as an old kernel or a container's filter does: they pass
 over the fallbacks, or their errors name the call. Usage: test_refused.py REFUSE BUILD PART
 
-PART quick: the programs of `make test`. PART programs: processes that are killed, Python, and the examples.
+PART: of programs.py.
 """
 import os
-import re
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 import cases  # noqa: E402
-from cases import expect, expect_equal  # noqa: E402
+import programs  # noqa: E402
+from cases import expect_equal  # noqa: E402
 
 REFUSE, BUILD, PART = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
-TESTS = Path(__file__).resolve().parent.parent
 # Without WEFT_TEST_ALL most programs run only with all calls refused together. The programs themselves run samples.
 EVERY_ROW = bool(os.environ.pop("WEFT_TEST_ALL", ""))
 del sys.argv[1:4]  # what follows selects cases
@@ -54,59 +53,32 @@ def refusal(calls, by):
     return [REFUSE, ",".join(words), "--"] if words else None
 
 
-def run_refused(command, environment=None):
-    result = cases.run(command, timeout=280, environment={"WEFT_TEST_REPORT": os.devnull, **(environment or {})})
-    if "this system allows no seccomp filter" in result.stderr:
-        cases.skip(result.stderr.strip().splitlines()[-1])
-    return result
+# The rows with which a program runs in any case.
+SAMPLES = {
+    "unit tests of the control channel": ["pidfds"],
+    "unit tests of shared memory": ["MADV_POPULATE_WRITE", "process_vm_readv", "MFD_NOEXEC_SEAL", "executable memfds", ALL],
+    "unit tests of the paths of private buffers": ["process_vm_readv"],
+    "conformance over shm": [ALL],
+    "forked children of C programs": ["MADV_WIPEONFORK"],
+    "C programs": [ALL],
+    "killed processes": ["pidfds", ALL],
+    "Python": [ALL, "calls of glibc and Python"],
+    "hello_allreduce": ROWS,
+    "the demo": [ALL],
+}
 
 
-def unit(*files):
-    return [BUILD / "tests/unit/unit", ",".join(f"[#test_{file}]~[.]" for file in files)]
-
-
-WEFT = BUILD / "tools/weft"
-HELLO = BUILD / "examples/hello_allreduce"
-PYTHON = {"WEFT_LIBRARY": str(BUILD / "libweft.so")}
-# The command of each program, its environment, and the rows with which it runs in any case.
-PROGRAMS = {
-    "quick": {
-        "unit tests of the control channel": (unit("mesh", "heartbeat") if EVERY_ROW else unit("mesh"), {}, ["pidfds"]),
-        "unit tests of shared memory":
-            (unit("shm_pair", "shm_segment"), {},
-             ["MADV_POPULATE_WRITE", "process_vm_readv", "MFD_NOEXEC_SEAL", "executable memfds", ALL]),
-        "unit tests of the paths of private buffers": (unit("shm_hostile", "shm_thresholds"), {}, ["process_vm_readv"]),
-        "conformance over shm": ([BUILD / "tests/conformance/conformance", "~random programs*~[huge]"],
-                                 {"WEFT_TEST_ROWS": "shm, "}, [ALL]),
-        "forked children of C programs": ([BUILD / "tests/capi/capi", "[#test_arguments]"], {}, ["MADV_WIPEONFORK"]),
-        "C programs": ([BUILD / "tests/capi/capi", "[#test_collectives],[#test_reducer],[#test_lifetime]"], {}, [ALL]),
-    },
-    "programs": {
-        "killed processes": ([BUILD / "tests/fault/fault_kill"], {}, ["pidfds", ALL]),
-        "Python": ([sys.executable, TESTS / "python/test_step.py", WEFT], PYTHON, [ALL, "calls of glibc and Python"]),
-        "hello_allreduce": ([WEFT, "run", "-n", 3, "--timeout", 60, "--", HELLO], {}, ROWS),
-        "the demo": ([WEFT, "run", "-n", 2, "--timeout", 200, "--", BUILD / "examples/train_fashion", "--epochs", 1, "--limit", 4000],
-                     {}, [ALL]),
-    }}
-
-
-def add_case(program, row, by):
-    command, environment, _ = PROGRAMS[PART][program]
-
+def add_case(program, command, environment, row, by):
     def case():
-        result = run_refused([*refusal(ROWS[row], by), *command], environment)
-        output = result.stdout + result.stderr
-        expect_equal(result.returncode, 0, output[-8000:])
-        left_out = re.search("shm, (threads|processes) is left out", output)
-        expect(not left_out, "a row of the conformance suite was left out", output[-8000:])
+        programs.expect_passes([*refusal(ROWS[row], by), *command], environment)
     case.__doc__ = f"{program}: {BY[by]} refuses {row}"
     globals()[f"test_{program}_{row}_{by}"] = case
 
 
-for name, (_, _, always) in PROGRAMS[PART].items():
-    for calls in ROWS if EVERY_ROW else always:
+for name, (words, variables) in programs.of(BUILD, PART, EVERY_ROW).items():
+    for calls in ROWS if EVERY_ROW else SAMPLES[name]:
         for who in range(len(BY)):
             if refusal(ROWS[calls], who):
-                add_case(name, calls, who)
+                add_case(name, words, variables, calls, who)
 
 cases.main(globals())

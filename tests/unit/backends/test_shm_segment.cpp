@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "base/page.h"
 #include "shm/group_setup_wire.h"
 #include "shm/segment.h"
 #include "shm_rank.h"
@@ -70,7 +71,7 @@ bool lies_at(const std::byte* base, uint64_t place) {
 
 TEST_CASE("a segment and its arena lie at the chosen offset, modulo the caches' set size") {
   const Layout layout(2, 1 << 20);
-  for (const uint64_t place : {uint64_t{0}, kApart, 5 * kApart + kPage, kPlaces - kPage}) {
+  for (const uint64_t place : {uint64_t{0}, kApart, 5 * kApart + page_size(), kPlaces - page_size()}) {
     Mapping* own = nullptr;
     Mapping* peer = nullptr;
     std::shared_ptr<ArenaMemory> arena;
@@ -168,7 +169,7 @@ TEST_CASE("without address space to choose from, a segment lies anywhere") {
           WEFT_EXPECT_OK(Mapping::create(layout, 77, 1, 0, &arena, 0, &own, &fd));
           long pages = 0;
           std::ifstream("/proc/self/statm") >> pages;
-          const uint64_t room = static_cast<uint64_t>(pages) * kPage + layout.total + kPlaces / 2;
+          const uint64_t room = static_cast<uint64_t>(pages) * page_size() + layout.total + kPlaces / 2;
           const rlimit limit{room, room};
           WEFT_EXPECT(::setrlimit(RLIMIT_AS, &limit) == 0);
           WEFT_EXPECT_OK(Mapping::attach(std::move(fd), layout, 77, kApart, &peer));
