@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Breaks lib/reducer on purpose, one mutant of mutants.py after the other: the expected test must fail.
+"""Breaks the library on purpose, one mutant of mutants.py after the other: the expected test must fail.
 
 The source tree stays unchanged. The objects of a build folder that include the mutated file are compiled
 again and linked in a separate folder under BUILD/mutants. A mutant is killed if its test fails, crashes or
 hangs, in a case that passes without the mutant. So each costs the compilation of a file, a link and a part of
 one test program: seconds. Exits with 1 if a mutant survives or its substitution no longer applies. `make
 test-mutants` runs all, `.ci/run` a few.
+
+The library's sources are in lib, backends and hooks. A module that the library loads at run time is not
+linked again, so its own sources have no mutants (backends/cuda, mpi, nccl, ucx).
 """
 import argparse
 import json
@@ -25,6 +28,7 @@ from mutants import MUTANTS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 LIBRARY = "libweft.so.0.9.0"
+SOURCES = ("lib", "backends", "hooks")  # the folders that include directives are relative to
 
 
 def parse_arguments():
@@ -45,7 +49,7 @@ def parse_arguments():
 
 def text_of(mutant, root):
     """Return the file and its mutated text; raise ValueError if the substitution does not apply."""
-    path = root / "lib" / "reducer" / mutant.file
+    path = root / mutant.file
     text = path.read_text()
     found = text.count(mutant.old)
     if found != 1:
@@ -117,7 +121,7 @@ class Build:
     @staticmethod
     def name_of(entry):
         name, suite = entry["name"], entry["suite"][0].split(":")[-1]
-        return name if name.startswith(("capi_", "property_")) else f"{suite}_{name}"
+        return name if f"{name}_".startswith((f"{suite}_", "property_")) else f"{suite}_{name}"
 
     def program(self, test):
         return self.tests[test][0]
@@ -126,8 +130,7 @@ class Build:
         """Build a test without mutants; return the error, if any."""
         with self.lock:
             if test not in self.made:
-                targets = [self.program(test), *[LIBRARY] * test.startswith("capi_")]
-                complaint = output_of(["ninja", "-C", self.folder, *targets], self.folder)
+                complaint = output_of(["ninja", "-C", self.folder, self.program(test)], self.folder)
                 if complaint:
                     return complaint
                 self.made.add(test)
@@ -140,6 +143,10 @@ class Build:
                                        capture_output=True, text=True).stdout.strip().splitlines()
                 self.commands[target] = shlex.split(lines[-1])
             return self.commands[target]
+
+    def loads_library(self, test):
+        """Return whether a test's program is linked to the shared library, not to the objects in it."""
+        return any(Path(word).name.startswith("libweft.so") for word in self.link_command(self.program(test)))
 
     def objects_of(self, target):
         """Return the objects that the linker uses for a target; of an archive only those it needs."""
@@ -156,24 +163,30 @@ class Build:
                 made.unlink()
             return self.taken[target]
 
-    def fails_without(self, test, case):
+    def fails_without(self, test, case, environment):
         """Return how this case fails without a mutant; None if it passes."""
         with self.lock:
-            if (test, case) not in self.sound:
+            key = test, case, *sorted(environment.items())
+            if key not in self.sound:
                 target, _, patience = self.tests[test]
-                self.sound[test, case] = failed_case(self.folder / target, [case.replace(",", "\\,").replace("[", "\\[")],
-                                                     self.overlays / "sound.report", patience)
-            return self.sound[test, case]
+                self.sound[key] = failed_case(self.folder / target, [case.replace(",", "\\,").replace("[", "\\[")],
+                                              self.overlays / "sound.report", patience, environment)
+            return self.sound[key]
 
 
 class Overlay:
     """The objects and programs that are compiled and linked anew for one mutant, in a folder of their own."""
 
-    def __init__(self, build, number, path, text):
-        self.build, self.folder = build, build.overlays / str(number)
+    def __init__(self, build, number, mutant):
+        path, text = text_of(mutant, ROOT)
+        self.build, self.mutant, self.folder = build, mutant, build.overlays / str(number)
         shutil.rmtree(self.folder, ignore_errors=True)
-        self.copy = self.folder / path.relative_to(ROOT / "lib")
+        self.copy = self.folder / mutant.file
         self.copy.parent.mkdir(parents=True)
+        # An include directive finds a file beside the including one first. So the mutant's neighbours are here too.
+        for neighbour in path.parent.iterdir():
+            if neighbour.is_file() and neighbour != path:
+                (self.copy.parent / neighbour.name).symlink_to(neighbour)
         self.copy.write_text(text)
         self.source = os.path.relpath(path, build.folder)
 
@@ -191,7 +204,12 @@ class Overlay:
         deps = subprocess.run(["ninja", "-C", self.build.folder, "-t", "deps"], check=True, capture_output=True, text=True)
         blocks = [block.splitlines() for block in deps.stdout.split("\n\n") if block]
         outputs = [block[0].split(":")[0] for block in blocks if f"    {self.source}" in block[1:]]
-        return [output for output in outputs if output in self.build.compiles]
+        return [output for output in outputs if output in self.build.compiles and self.needed(output)]
+
+    def needed(self, output):
+        """Return whether an object that includes the mutated header is compiled again."""
+        source = self.build.compiles[output].split()[-1]
+        return not self.mutant.only or f"/{self.mutant.only}/" in source or os.path.basename(source).startswith("test_")
 
     def compile(self, output):
         """Compile an object again with the mutant; return the compiler's errors."""
@@ -201,8 +219,11 @@ class Overlay:
         made.parent.mkdir(parents=True, exist_ok=True)
         words = [str(made) + word[len(output):] if word.startswith(output) else word
                  for word in shlex.split(self.build.compiles[output])]
-        words = [str(self.copy) if word == self.source else word for word in words if word != "-Werror"]
-        return output_of([*words[:2], f"-I{self.folder}", *words[2:], "-O0"], self.build.folder)
+        words = [word for word in words if word != "-Werror"]
+        if os.path.dirname(words[-1]) == os.path.dirname(self.source):
+            words[-1] = str(self.copy.parent / os.path.basename(words[-1]))
+        includes = [f"-I{self.folder / root}" for root in SOURCES]
+        return output_of([*words[:2], *includes, *words[2:], "-O0"], self.build.folder)
 
     def link(self, test, target, made):
         """Link a target to `made`. The changed objects come first and replace the original ones. Of the test files of a
@@ -227,10 +248,10 @@ class Overlay:
         """Return ("killed" or "survived" or "broken", and the details)."""
         if complaint := self.build.make(test):
             return "broken", f"{test} cannot be built:\n{complaint}"
-        program, environment = self.folder / test, {}
-        if test.startswith("capi_"):  # the program links only the library
+        program, environment = self.folder / test, dict(self.mutant.environment)
+        if self.build.loads_library(test):
             library, program = self.folder / "libweft.so.0.9", self.build.folder / self.build.program(test)
-            environment = {"LD_PRELOAD": str(library)}
+            environment["LD_PRELOAD"] = str(library)
             modules = self.folder / "weft"  # the library looks for modules beside itself
             if not modules.exists():
                 modules.symlink_to((self.build.folder / "weft").resolve())
@@ -244,14 +265,14 @@ class Overlay:
         if wrong is None:
             return "survived", test
         case, how = wrong
-        if self.build.fails_without(test, case):
+        if self.build.fails_without(test, case, self.mutant.environment):
             return "broken", f'{test} "{case}" fails without it'
         return "killed", f'{test} "{case}" {how}'
 
 
 def judge(number, mutant, build, ask_others):
     """Return the outcome and its details."""
-    with Overlay(build, number, *text_of(mutant, ROOT)) as overlay:
+    with Overlay(build, number, mutant) as overlay:
         outcome, details = overlay.ask(mutant.test)
         if outcome == "survived" and ask_others:
             for test in sorted({other.test for other in MUTANTS} - {mutant.test}):
