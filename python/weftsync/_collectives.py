@@ -21,8 +21,13 @@ op        An Op or its name: "sum", "mean" ("avg", "average"), "prod", "min", "m
           logical and.
 
 While an operation uses an array, resizing the array raises BufferError (bytearray, array.array) or ValueError (NumPy).
-DLPack has no such guard: until the request is complete the program must not resize a tensor, replace its storage
-(resize_, set_ and data of torch.Tensor) or donate it to a compiled function (donate_argnums of JAX).
+Closing or resizing the memory that a NumPy array was made of (numpy.memmap, mmap, SharedMemory) raises BufferError, and
+an array whose memory was closed before raises ValueError. Read-only flags are checked at the call alone.
+
+Some memory has no such guard. Until the request is complete the program must not resize a tensor or its storage
+(resize_ of torch), nor donate it to a compiled function (donate_argnums of JAX). The same holds for ctypes.resize and
+ndarray.__setstate__, and for a mapped file that is truncated. A tensor that gets another storage (set_ and data of
+torch.Tensor) does not receive the result.
 """
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import math
+import mmap
 import sys
 import weakref
 from typing import Any, Optional
@@ -128,7 +129,10 @@ def region(array: Any) -> Region:
         while isinstance(base, np.ndarray):
             owners.append(base)
             base = base.base
-        return _from_ndarray(array, (array, [weakref.ref(owner) for owner in owners]))
+        guards: list[Any] = [weakref.ref(owner) for owner in owners]
+        if base is not None:
+            guards.append(_exported(base))
+        return _from_ndarray(array, (array, guards))
     if hasattr(array, "__dlpack__"):
         return _from_dlpack(array)
     try:
@@ -138,6 +142,20 @@ def region(array: Any) -> Region:
                         "__dlpack__ or the buffer protocol") from None
     # The array references the memoryview. While it exists, resizing the object raises BufferError.
     return _from_ndarray(exported, exported)
+
+
+def _exported(base: Any) -> Optional[memoryview]:
+    """Export the buffer that an array was made of. While the export exists, releasing that buffer raises BufferError.
+
+    numpy.ndarray(buffer=...) and numpy.memmap only keep the object alive, which does not keep a mapping from being
+    closed or a bytearray from being resized. Returns None for an object without a buffer.
+    """
+    try:
+        return memoryview(base)
+    except Exception as error:
+        if isinstance(error, ValueError) and isinstance(base, (memoryview, mmap.mmap)):  # released, closed
+            raise ValueError(f"the array's memory is gone: {error}") from None
+        return None
 
 
 def _from_ndarray(array: np.ndarray[Any, Any], owner: Any) -> Region:

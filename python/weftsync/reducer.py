@@ -4,6 +4,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
+import itertools
 import json
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
 
@@ -101,11 +102,12 @@ class Reducer(Handle):
         self.params = list(params)
         self.mode = choice(GradientMode, mode, "mode")
         self._index = {param.name: index for index, param in enumerate(self.params)}
+        # Objects that the open step uses, by number. A refused call only adds some, so it frees nothing that is in use.
         self._lent: dict[int, Any] = {}
+        self._numbers = itertools.count()
         self._on_bucket = None
         self._norms = norms
         self._hook = hook
-        self._places: Any = None
         list_, self._keep = _param_list(self.params)
         options = _abi.ReducerOptions(params=list_, param_count=len(params), param_size=ctypes.sizeof(_abi.Param),
                                       mode=self.mode, timeout_ms=milliseconds(timeout))
@@ -197,12 +199,19 @@ class Reducer(Handle):
         options = _abi.BeginOptions(flags=(BeginFlag.LOCAL if local else 0) | (BeginFlag.NO_DATA if no_data else 0) |
                                     (BeginFlag.FIXED if fixed else 0) | (BeginFlag.RECORD if record else 0),
                                     micro_batches=micro_batches, weight=weight)
+        lent: list[Any] = []
         if gradients:
             places: list[Optional[int]] = [None] * len(self.params)
             for param, gradient in gradients.items():
-                places[self.index(param)] = self._address(self.index(param), gradient)
-            options.gradients = self._places = (ctypes.c_void_p * len(places))(*places)
-        self._check(lib.reducer_begin(self._handle, options))
+                places[self.index(param)], owner = self._address(self.index(param), gradient)
+                lent.append(owner)
+            addresses = (ctypes.c_void_p * len(places))(*places)
+            options.gradients = addresses
+            lent.append(addresses)
+        number = self._lend(lent)
+        code = lib.reducer_begin(self._handle, options)
+        self._returned(code, number)
+        self._check(code)
 
     def ready(self, param: Union[int, str], gradient: Any = None) -> None:
         """Mark a gradient as complete. The reduction of a bucket starts once all its gradients are complete.
@@ -228,8 +237,11 @@ class Reducer(Handle):
         extents = ctypes.c_int64 * len(part.shape)
         tensor = _abi.Tensor(data=part.address, dtype=DType.BF16 if bits else part.dtype, ndim=len(part.shape),
                              shape=extents(*part.shape), strides=None if part.row_major else extents(*part.strides))
-        self._check(lib.reducer_ready_tensor(self._handle, index, tensor, None))
-        self._lent[index] = part.owner
+        # Before the call: a signal handler may raise as soon as it returns, when the reducer uses the gradient.
+        number = self._lend(part.owner)
+        code = lib.reducer_ready_tensor(self._handle, index, tensor, None)
+        self._returned(code, number)
+        self._check(code)
 
     def ready_sparse(self, param: Union[int, str], indices: Any, values: Any) -> None:
         """Mark a sparse gradient (COO) as complete. The arrays are read during the call.
@@ -344,8 +356,9 @@ class Reducer(Handle):
         last synchronised step did not reduce the parameter.
         """
         index = self.index(param)
-        code = lib.reducer_result(self._handle, index, self._address(index, gradient))
-        self._lent.pop(index, None)
+        address, owner = self._address(index, gradient)
+        code = lib.reducer_result(self._handle, index, address)
+        del owner
         self._check(code)
 
     def join(self, *, timeout: Optional[float] = None, commit: bool = False) -> JoinResult:
@@ -541,9 +554,21 @@ class Reducer(Handle):
             self._lent.clear()
         self._check(code)
 
-    def _address(self, index: int, gradient: Any) -> int:
+    def _lend(self, owner: Any) -> int:
+        """Keep an object alive until the step has ended. Returns its number."""
+        number = next(self._numbers)
+        self._lent[number] = owner
+        return number
+
+    def _returned(self, code: int, number: int) -> None:
+        """Drop an object that a refused call does not use."""
+        if code in (Status.ERR_ARG, Status.ERR_STATE):
+            self._lent.pop(number, None)
+
+    def _address(self, index: int, gradient: Any) -> tuple[int, Any]:
+        """Return the address of a gradient in a parameter's layout, and what keeps its memory alive."""
         if not 0 <= index < len(self.params):
-            return 0  # the library reports the unknown index
+            return 0, None  # the library reports the unknown index
         part, what = region(gradient), self.params[index]
         same_type = part.dtype == what.dtype or (what.dtype, part.dtype) == (DType.BF16, DType.U16)  # NumPy has no bf16
         if not same_type or part.shape != what.shape:
@@ -554,8 +579,7 @@ class Reducer(Handle):
                              f"{what.strides}; pass an array with the layout of the parameter")
         if not part.writable:
             raise ValueError(_READ_ONLY.format(what.name))
-        self._lent[index] = part.owner
-        return part.address
+        return part.address, part.owner
 
     def _check(self, code: int) -> None:
         if code or raised or deferred:

@@ -2,7 +2,10 @@
 """Arrays of the caller: read-only arrays, bool, new arrays, and buffers in flight. Ranks are threads."""
 import array
 import gc
+import mmap
+import tempfile
 import weakref
+from multiprocessing import shared_memory
 
 from dlpack import IS_COPIED, READ_ONLY, OldProducer, Producer
 from ranks_of_threads import SIZE, cases, expect, expect_equal, expect_raises, np, ranks, weft
@@ -276,6 +279,82 @@ def test_lent_to_calls():
         expect_raises(BufferError, "", value.append, 1)
         averager.close()
         value.append(1)
+
+    ranks(body)
+
+
+def test_lent_memory_of_others():
+    """memory that an array was made of cannot be closed or resized in flight, and a closed one is refused"""
+    with tempfile.NamedTemporaryFile() as file:
+        file.truncate(4096)
+        mapping, mapped = mmap.mmap(-1, 4096), np.memmap(file.name, np.uint8, "r+", shape=64)
+        shared, plain, base = shared_memory.SharedMemory(create=True, size=4096), bytearray(64), memoryview(bytearray(64))
+        try:
+            parts = [np.ndarray(64, np.uint8, buffer=mapping), mapped[8:72:1][:8], np.ndarray(64, np.uint8, buffer=shared.buf),
+                     np.ndarray(64, np.uint8, buffer=plain), np.frombuffer(base, np.uint8), base]
+            actions = [mapping.close, lambda: mapping.resize(8192), mapped._mmap.close, shared.close,
+                       lambda: plain.append(1), base.obj.clear]
+
+            def body(comm):
+                if comm.rank == 0:
+                    requests = [comm.recv(part, 1, wait=False) for part in parts]
+                    for action in actions:
+                        expect_raises(BufferError, "", action)
+                comm.barrier()
+                for part in parts if comm.rank == 1 else ():
+                    comm.send(np.full(len(part), 7, np.uint8), 0)
+                if comm.rank == 0:
+                    for request in requests:
+                        request.wait(timeout=20)
+                    expect_equal([bytes(part[:1]) for part in parts], [b"\7"] * len(parts))
+                comm.barrier()
+                if comm.rank == 0:
+                    del requests, request
+                    gc.collect()
+                    for action in (mapping.close, mapped._mmap.close, lambda: plain.append(1), shared.close):
+                        action()
+                    for part in parts[:3]:
+                        expect_raises(ValueError, "the array's memory is gone", comm.recv, part, 1)
+
+            ranks(body)
+        finally:
+            parts.clear()
+            shared.unlink()
+
+
+def test_lent_to_a_step():
+    """calls of an open step that are refused free nothing that the step uses"""
+    def body(comm):
+        def lent(kind="f"):
+            return array.array(kind, [1] * 3)
+
+        given, other, absent = lent(), lent(), lent()
+        with weft.Reducer(comm, [weft.Param("w", (3,)), weft.Param("v", (3,))], absent=True, bucket_limits=[0],
+                          replan="none") as reducer:
+            reducer.begin(gradients={"v": absent})
+            reducer.ready("w", given)
+            expect_raises(weft.WeftError, "ERR_STATE", reducer.ready, "w", other)
+            expect_raises(weft.WeftError, "ERR_STATE", reducer.result, "w", other)
+            expect_raises(weft.WeftError, "ERR_STATE", reducer.begin, gradients={"w": other, "v": other})
+            for one in (given, absent):
+                expect_raises(BufferError, "", one.append, 1)
+            other.append(1)
+            if comm.rank == 0:
+                reducer.absent("v")
+            else:
+                reducer.ready("v", absent)
+            reducer.finish()
+            expect_equal((list(given), list(absent)), ([1.0] * 3, [np.float32((SIZE - 1) / SIZE)] * 3))
+            for one in (given, absent):
+                one.append(1)
+            values = np.ones(3, np.float32)
+            reducer.begin()
+            reducer.ready("w", values)
+            reducer.absent("v")
+            expect_raises(ValueError, "resize", values.resize, 800_000, refcheck=False)
+            values.setflags(write=False)  # checked at the call only
+            reducer.finish()
+            expect_equal(values.tolist(), [1.0] * 3)
 
     ranks(body)
 

@@ -548,6 +548,26 @@ def test_start():
             expect_equal(alive(), None, "the array after the operation", name)
 
 
+def test_ready():
+    """Ctrl-C while a gradient is handed over: the gradient lives until the step has ended"""
+    with weft.Comm(rank=0, size=1, store="unix:@weft-unused", backend="shm") as comm:
+        with weft.Reducer(comm, [weft.Param("v", (8,)), weft.Param("w", (8,))]) as reducer:
+            for started in (False, True):
+                array = np.ones(8, np.float32)
+                alive = weakref.ref(array)
+                reducer.begin()
+                interrupt_start("reducer_ready_tensor", lambda: reducer.ready("w", array), started)
+                del array
+                gc.collect()
+                expect(alive() is not None, "the gradient lives while the step is open", started)
+                if not started:
+                    reducer.ready("w", np.ones(8, np.float32))
+                reducer.ready("v", np.ones(8, np.float32))
+                reducer.finish()
+                gc.collect()
+                expect_equal(alive(), None, "the gradient after the step", started)
+
+
 def test_start_in_group():
     """Ctrl-C while a call of a group is queued: the call's array lives until the group has ended"""
     with pair() as (comm, peer):

@@ -78,7 +78,7 @@ class WeftSteps:
         if gradient.requires_grad or not self._model.fits(index, gradient):
             gradient = self._model.empty_gradient(index).copy_(gradient.detach())
         if view is None:
-            self._lent.append(gradient)
+            self._lent.append(gradient.detach())  # keeps the memory, also if the program gives gradient another one
             if gradient is not parameter.grad:
                 parameter.grad = gradient
         if view is not None and self._settings.static:  # it may complete again in this step, and is then added to
@@ -116,11 +116,11 @@ class WeftSteps:
 
     def fail(self, text: str) -> None:
         """End the step that is open on all ranks with an error."""
-        self._lent.clear()
         try:
             self.reducer.fail(text)
         except WeftError:
             pass  # the communicator has failed, which the next step reports
+        self._lent.clear()
 
     def keep_gradients(self) -> None:
         """Give the parameters gradients of their own, before another object takes the place of this one."""
