@@ -101,7 +101,9 @@ weft_status weft_comm_create(weft_context* context, const weft_comm_options* opt
     WEFT_TRY(bootstrap_options_of(read, &bootstrap));
     auto handle = std::make_unique<weft_comm>();
     handle->registry = context->registry;
-    WEFT_TRY(create_comm(context->rep, *context->registry, bootstrap, &handle->rep));
+    // A copy: the program may destroy the context while this call waits for other ranks.
+    const std::shared_ptr<Context> rep = context->rep;
+    WEFT_TRY(create_comm(rep, *handle->registry, bootstrap, &handle->rep));
     *comm = handle.release();
     return {};
   });

@@ -20,6 +20,7 @@ Calls that the library refuses raise WeftError, which names the failed operation
 the package itself refuses raise ValueError or TypeError before anything is sent. Calls release the interpreter's lock
 (GIL) while they run.
 """
+from . import _interpreter  # noqa: F401  # first: NumPy's own error in a subinterpreter does not name the cause
 from . import constants as _constants
 from ._collectives import Message
 from .averager import Averager

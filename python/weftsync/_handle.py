@@ -3,12 +3,14 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import functools
 import weakref
 from types import TracebackType
 from typing import Any, Callable, Generator, Optional, Type, TypeVar
 
-from ._deferred import deferred, destroy_deferred
-from ._interrupt import keep
+from . import _deferred
+from ._deferred import defer, destroy_deferred
+from ._interrupt import begin_exit, keep, others_leave
 from ._library import check, lib
 from .constants import TIMEOUT_INFINITE, TIMEOUT_POLL, Status
 
@@ -20,6 +22,7 @@ _open: dict[int, weakref.ref[Handle]] = {}
 # Keeps objects alive whose destruction returned while one of their callbacks was still running. Threads: any.
 _left: list[Handle] = []
 _LONGEST_SECONDS = 1e10  # 300 years; longer timeouts have no limit, because the library's clock cannot count them
+_LEAVE_SECONDS = 2.0  # that other threads have at interpreter exit to leave their calls
 _RUNNING = (Status.ERR_TIMEOUT, Status.ERR_INTERRUPTED)  # a destroy call that returns these left a callback running
 
 
@@ -65,9 +68,9 @@ class Handle:
             if self.closed:
                 _left.append(self)
             elif not self._destroyed():
-                deferred.append(self._destroyed)  # the bound method keeps the object and its references alive
+                defer(self._destroyed)  # the bound method keeps the object and its references alive
         except BaseException as error:  # of a signal handler; Python would ignore it here
-            deferred.append(self._destroyed)
+            defer(self._destroyed)
             keep(error)
 
     def _destroyed(self) -> bool:
@@ -108,12 +111,37 @@ class Handle:
 
 @atexit.register
 def _destroy_all() -> None:
-    """Destroy the open objects at interpreter exit, newest first, while the library can still be called."""
-    destroy_deferred()
+    """Destroy the open objects at interpreter exit, newest first, while the library can still be called.
+
+    Other threads may be in the middle of a call (daemon threads). No object may be destroyed while a call uses it, so
+    the calls are ended first, and later ones get a null handle. If a thread does not leave its call, only the contexts
+    are destroyed, which is allowed meanwhile.
+    """
+    begin_exit()
+    errors: list[BaseException] = []
+    _without_exceptions(destroy_deferred, errors)
+    ends: list[tuple[Handle, ctypes.c_void_p]] = []
     for number, reference in reversed(list(_open.items())):
         one = reference()
         if one is not None and _open.pop(number, None) is not None:
-            one._destroyed()
+            ends.append((one, ctypes.c_void_p(one._handle.value)))
+            one._handle.value = None
+    have_left: list[bool] = []
+    _without_exceptions(lambda: have_left.append(others_leave(_LEAVE_SECONDS, lambda: _deferred.collector)), errors)
+    for one, handle in ends:
+        if have_left == [True] or one._destructor == "context_destroy":
+            _without_exceptions(functools.partial(getattr(lib, one._destructor), handle), errors)
+    _left.extend(one for one, _ in ends)
+    if errors:
+        raise errors[0]
+
+
+def _without_exceptions(function: Callable[[], Any], errors: list[BaseException]) -> None:
+    """Call function. Its exception, of a signal handler (Ctrl-C), is appended to errors."""
+    try:
+        function()
+    except BaseException as error:
+        errors.append(error)
 
 
 def milliseconds(seconds: Optional[float]) -> int:

@@ -8,6 +8,8 @@ the call returns.
 The callback is C code that resumes a generator, which is suspended inside a try block. A Python function would not do:
 the interpreter runs pending handlers as soon as it enters Python code, so their exception would leave the function
 before its own try block begins.
+
+When the interpreter exits, the answer to all other threads becomes "end the call" (`begin_exit`).
 """
 from __future__ import annotations
 
@@ -15,8 +17,10 @@ import atexit
 import ctypes
 import functools
 import itertools
+import math
 import operator
 import os
+import sys
 import threading
 import time
 from typing import Any, Callable, Generator
@@ -24,6 +28,9 @@ from typing import Any, Callable, Generator
 from . import _abi
 
 _PATIENCE_S = 1.0  # for functions that run at interpreter exit
+_EXIT_S = 5.0      # that the destruction of all objects waits at interpreter exit, mostly for callbacks
+exiting = False    # True once the interpreter exits and the objects are being destroyed
+_exit_ends = math.inf  # when the destruction waits no longer
 raised: list[BaseException] = []  # exceptions of signal handlers; only the main thread changes it
 # Returns non-zero to end the blocking call of a thread that is not the main one. weftsync.jax replaces it.
 elsewhere: Callable[[], int] = int
@@ -35,7 +42,13 @@ def on_main_thread() -> bool:
 
 
 def raise_raised() -> None:
-    """Raise the exception that a signal handler raised during a call of this thread, if there is one."""
+    """Raise the exception that a signal handler raised during a call of this thread, if there is one.
+
+    While the interpreter exits, raise SystemExit on other threads: their calls failed only because of that, and the
+    module threading ends a thread with this exception silently.
+    """
+    if exiting and not on_main_thread():
+        raise SystemExit
     if raised and on_main_thread():
         error = raised[0]
         raised.clear()
@@ -49,11 +62,63 @@ def keep(error: BaseException) -> None:
     raised.append(error)
 
 
+def begin_exit() -> None:
+    """End the calls that block on other threads from now on, and those of this thread after some seconds."""
+    global exiting, elsewhere, _exit_ends
+    exiting, elsewhere, _exit_ends = True, lambda: 1, time.monotonic() + _EXIT_S
+
+
+# Code of functions of this package that wait outside of the library. Threads: any.
+waiting_code: set[Any] = set()
+
+
+def others_leave(seconds: float, collector: Callable[[], int]) -> bool:
+    """Wait until no other thread is inside a call of the library, or collects garbage. Returns False when time is up.
+
+    collector  returns the thread that collects garbage, 0 for none
+
+    A thread that is still there after half of the time, in a callback, gets the exception SystemExit.
+    """
+    begin, own, asked = time.monotonic(), threading.get_ident(), False
+    while True:
+        inside = {thread for thread, frame in sys._current_frames().items() if thread != own and _is_inside(frame)}
+        inside |= {collector()} - {0, own}
+        passed = time.monotonic() - begin
+        if not inside or passed > seconds:
+            return not inside
+        if passed > seconds / 2 and not asked:
+            asked = True
+            _end_functions(inside)
+        time.sleep(0.001)
+
+
+def _is_inside(frame: Any) -> bool:
+    """True if the thread with this innermost frame may be inside a call of the library.
+
+    Its innermost frame belongs to this package then, or the call runs a callback. Callbacks on threads of the library
+    do not count, because destruction waits for them itself.
+    """
+    package = str(__package__)
+    if (frame.f_globals.get("__name__", "") + ".").startswith(package + ".") and frame.f_code not in waiting_code:
+        return frame.f_back is not None or frame.f_globals is not globals()
+    while frame is not None:
+        if frame.f_globals is globals():
+            return frame.f_back is not None
+        frame = frame.f_back
+    return False
+
+
 _CODES = {ctypes.c_int32: "i", ctypes.c_uint32: "I", ctypes.c_uint64: "K"}  # of Py_BuildValue; pointers are integers
 # Threads, other than the main one, that run functions of the program, by number of the call. Threads: any.
 _running: dict[int, int] = {}
 _numbers = itertools.count()
 os.register_at_fork(after_in_child=_running.clear)
+
+
+def _end_functions(threads: set[int]) -> None:
+    """Raise SystemExit in the program's functions that the library has called on these threads."""
+    for thread in threads & set(_running.values()):
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(SystemExit))
 
 
 @atexit.register
@@ -64,8 +129,7 @@ def _end_calls() -> None:
     process with an error. A thread that waits outside of Python code, in sleep for example, is harmless.
     """
     threads = set(_running.values())
-    for thread in threads:
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(SystemExit))
+    _end_functions(threads)
     end = time.monotonic() + _PATIENCE_S
     while _running and time.monotonic() < end:
         time.sleep(0.001)
@@ -137,7 +201,7 @@ def void_function(kind: Any, function: Callable[..., Any]) -> Any:
         try:
             function(*arguments)
         except Exception as error:
-            _report(error)
+            report(error)
     return c_function(kind, call, None)
 
 
@@ -145,14 +209,15 @@ def _raise(error: BaseException) -> None:
     raise error
 
 
-_report = ctypes.CFUNCTYPE(None, ctypes.py_object)(_raise)
+# Prints an exception as one that is ignored (sys.unraisablehook).
+report = ctypes.CFUNCTYPE(None, ctypes.py_object)(_raise)
 
 
 def _answers() -> Generator[int, Any, None]:
     """Yield the callback's result each time, after running pending signal handlers: 1 ends the call, 0 does not."""
     while True:
         try:
-            yield 1 if raised else 0
+            yield 1 if raised or time.monotonic() > _exit_ends else 0
             ctypes.pythonapi.PyErr_CheckSignals()
         except GeneratorExit:
             return

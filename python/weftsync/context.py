@@ -2,11 +2,12 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import logging
 import os
 from typing import Callable, Literal, NamedTuple, Optional, Union
 
-from . import _abi, _interrupt
+from . import _abi, _interrupt, _log
 from ._handle import Handle
 from ._library import check, lib, raise_error
 from ._memory import dtype_of
@@ -48,8 +49,8 @@ class Context(Handle):
 
     progress     "thread": a thread of the context drives operations; "caller": only the program's threads do, inside
                  their calls
-    log          function that receives (LogLevel, line). It runs on any thread, one call at a time; calls into Weft
-                 inside it raise ERR_STATE. None: the logger "weftsync" of the module logging, which prints warnings
+    log          function that receives (LogLevel, line). It runs on a thread of the package, one call at a time, for all
+                 contexts. A thread that logs waits for it for 1 s at most. None: the logger "weftsync" of the module logging, which prints warnings
                  and errors unless the program configures it; False: nothing is logged
     log_level    the least severe level that is logged; None: WARN, and for the logger its level at this time
     module_path  folder of backend modules; None: the folder of libweft.so
@@ -69,6 +70,11 @@ class Context(Handle):
                  log_level: Optional[LogLevel] = None,
                  module_path: Optional[PathLike] = None, flight_path: Optional[PathLike] = None,
                  stream_waits: bool = False) -> None:
+        if _interrupt.exiting:
+            _interrupt.raise_raised()
+            raise RuntimeError("the interpreter exits and has destroyed the objects of weftsync, so a new context would "
+                               "never be destroyed: import weftsync before atexit.register, whose functions run in "
+                               "reverse order")
         options = _abi.ContextOptions(version=VERSION_NUMBER, module_path=_path(module_path),
                                       flight_path=_path(flight_path))
         options.interrupt, options.interrupt_user_data = _interrupt.callback, _interrupt.user_data
@@ -81,9 +87,7 @@ class Context(Handle):
             if log_level is None:
                 log_level = _logger_level() if log is None else LogLevel.WARN
             # The library calls the callback as long as the context exists, so the object keeps it alive.
-            self._log = _interrupt.void_function(
-                _abi.log_fn,
-                lambda _, level, line: report(LogLevel(level), ctypes.string_at(line).decode("utf-8", "replace")))
+            self._log = _interrupt.void_function(_abi.log_fn, functools.partial(_write, report))
             options.log, options.log_level = self._log, log_level
         handle, error = ctypes.c_void_p(), _abi.Error()
         code = lib.context_create(options, handle, error)
@@ -144,6 +148,11 @@ _LEVELS = {LogLevel.ERROR: logging.ERROR, LogLevel.WARN: logging.WARNING, LogLev
 
 def _report(level: LogLevel, line: str) -> None:
     _logger.log(_LEVELS[level], "%s", line)
+
+
+def _write(report: Callable[[LogLevel, str], None], _: int, level: int, line: int) -> None:
+    text = ctypes.string_at(line).decode("utf-8", "replace")
+    _log.write(functools.partial(report, LogLevel(level), text))
 
 
 def _logger_level() -> LogLevel:

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Objects that the garbage collector finds inside a callback of the library are destroyed after it."""
 import collections
+import contextlib
 import ctypes
 import functools
 import gc
@@ -8,11 +9,13 @@ import operator
 import signal
 import sys
 import threading
+import weakref
 
 from ranks_of_threads import ROOT, cases, expect, expect_equal, np, weft
 from weftsync import _abi
 from weftsync._library import lib
 
+calls = []
 LANES = 64  # number of lanes of a communicator over shm
 
 
@@ -69,7 +72,9 @@ def leave_all(collector):
 
 def run_callback(comm, collector):
     """Run collector.collect in the callback of a request, on the thread weft-callback."""
+    collector.collected.clear()
     call = _abi.complete_fn(collector.collect)
+    calls.append(call)  # it still runs when collect has set its event
     request = comm.barrier(wait=False)
     lib.request_on_complete(request._handle, call, None)
     expect(collector.collected.wait(20), "the callback has run")
@@ -130,7 +135,7 @@ def test_hook_callbacks():
 
 
 def test_log_callback():
-    """the next call destroys a cycle that was collected inside a log callback"""
+    """a cycle that is collected inside a log function is destroyed"""
     with Collector() as collector:
         armed = threading.Event()
 
@@ -268,6 +273,216 @@ def test_exit():
     """
     result = cases.run([sys.executable, "-X", "dev", "-c", program], timeout=30, environment={"PYTHONPATH": str(ROOT / "python")})
     expect_equal((result.returncode, result.stdout, result.stderr), (0, "ends\n", ""))
+
+
+class Finalizer:
+    """Calls a function when the garbage collector finds this object, which is a cycle."""
+
+    def __init__(self, function):
+        self.function, self.me = function, self
+
+    def __del__(self):
+        self.function()
+
+
+def leave_misuse(comm):
+    """Leave a cycle of objects whose finalizers close them, raise exceptions, and start operations."""
+    def fail():
+        raise RuntimeError("raised by a finalizer")
+
+    other, own = alone(), Finalizer(fail)
+    reducer, request = weft.Reducer(other, one_param()), other.barrier(wait=False)
+    own.parts = [Finalizer(call) for call in (
+        fail, other.close, reducer.close, request.close, lambda: comm.all_reduce(np.ones(2)), lambda: other.barrier(wait=False),
+        lambda: reducer.begin(), request.wait, lambda: other.abort("by a finalizer"))]
+    own.cycle = [own, other, reducer, request]
+    weakref.finalize(other, fail)
+    return [one._handle for one in (other, reducer, request)]
+
+
+@contextlib.contextmanager
+def ignored_exceptions():
+    """Collect the exceptions that Python ignores, by type."""
+    found, before = collections.Counter(), sys.unraisablehook
+    sys.unraisablehook = lambda ignored: found.update([ignored.exc_type.__name__])
+    try:
+        yield found
+    finally:
+        gc.collect()
+        sys.unraisablehook = before
+
+
+def test_misuse_in_finalizers():
+    """finalizers that close, fail or start operations inside a callback get errors, and everything is destroyed later"""
+    with Collector() as collector, alone() as comm, alone() as other, ignored_exceptions() as ignored:
+        for _ in range(3):
+            handles = leave_misuse(other)
+            run_callback(comm, collector)
+            comm.barrier()
+            gc.collect()
+            comm.barrier()
+            expect_equal([handle.value for handle in handles], [None] * 3)
+        expect(ignored["WeftError"] > 0 and ignored["RuntimeError"] > 0, ignored)
+        expect_equal(other.new.all_reduce(np.ones(2)).tolist(), [1.0, 1.0])
+
+
+def test_finalizers_beside_other_threads():
+    """no other thread destroys an object while finalizers of the same collection may still use it"""
+    with Collector() as collector, alone() as comm, alone() as other:
+        seen = []
+
+        def leave():
+            left = alone()
+
+            def use():
+                other.barrier()  # destroys what is queued
+                seen.append(left.closed)
+
+            def finalize():
+                thread = threading.Thread(target=use)
+                thread.start()
+                thread.join(20)
+                with contextlib.suppress(weft.WeftError):
+                    left.abort("by a finalizer")
+
+            left.me = [left, Finalizer(finalize)]
+            return left._handle
+
+        handle = leave()
+        run_callback(comm, collector)
+        comm.barrier()
+        expect_equal((seen, handle.value), ([False], None), "closed beside the finalizer, and the handle at the end")
+
+
+class Averages(weft.HookFunctions):
+    """A hook whose stages collect garbage."""
+
+    def plan(self, bucket):
+        return weft.HookPlan([weft.HookCollective("all_reduce", bucket.dtype, bucket.count, "avg")])
+
+    def stage(self, bucket, stage):
+        gc.collect()
+
+
+def train(comm, other, lines):
+    """Train some steps. Callbacks of all kinds collect garbage that the steps leave."""
+    completed = []
+    params = [weft.Param(f"p{i}", (64,)) for i in range(3)]
+    with weft.CustomHook(comm.context, Averages()) as hook:
+        with weft.Reducer(comm, params, hook=hook, bucket_limits=[0], on_bucket=lambda *_: gc.collect()) as reducer:
+            for step in range(4):
+                gradients = [np.full(64, float(comm.rank), np.float32) for _ in params]
+                leave_misuse(other)
+                with reducer.step():
+                    for index, gradient in enumerate(gradients):
+                        leave_misuse(other)
+                        reducer.ready(index, gradient)
+                expect_equal([gradient.tolist() for gradient in gradients], [[1.0] * 64] * 3)
+                total = comm.new.all_reduce(np.ones(5), op=weft.Reduction(lambda into, more: (gc.collect(), np.add(into, more, into))))
+                expect_equal(total.tolist(), [3.0] * 5)
+                request = comm.all_reduce(np.ones(4), wait=False)
+                request.on_complete(lambda status: (gc.collect(), completed.append(status)))
+                request.wait()
+                comm.recv_tagged(np.zeros(1), (comm.rank - 1) % 3, 3, wait=False)
+                comm.send_tagged(np.ones(1), (comm.rank + 1) % 3, 3)
+                if step == 1:
+                    gc.freeze()
+    with contextlib.suppress(weft.WeftError):  # another rank may abort before this one has left the barrier
+        comm.barrier()
+    comm.abort("to write a log line")
+    cases.wait_until(lambda: len(completed) == 4 and lines, "the callbacks have run")
+
+
+def test_training():
+    """a training whose garbage is collected at every allocation, threads switching all the time, has no deadlock"""
+    lines, phases = [], collections.Counter()
+    interval, threshold = sys.getswitchinterval(), gc.get_threshold()
+    with ignored_exceptions() as ignored, alone() as other:
+        def watch(phase, info):
+            phases[phase] += 1
+            other.error()  # allowed in every callback of the library
+
+        gc.callbacks.append(watch)
+        try:
+            for switch, backend in ((interval, "loopback"), (1e-6, "loopback"), (1e-6, "shm")):
+                sys.setswitchinterval(switch)
+                gc.set_threshold(1, 1, 1)
+                context = functools.partial(weft.Context, log=lambda *line: (gc.collect(), lines.append(line)))
+                groups = [threading.Thread(target=run_group, args=(context, backend, other, lines)) for _ in range(2)]
+                for group in groups:
+                    group.start()
+                for group in groups:
+                    group.join(30)
+                expect_equal([group.is_alive() for group in groups], [False] * 2, "groups of ranks that have not ended")
+        finally:
+            gc.callbacks.remove(watch)
+            gc.set_threshold(*threshold)
+            sys.setswitchinterval(interval)
+            gc.unfreeze()
+            gc.collect()
+    expect(ignored["WeftError"] > 0 and phases["start"] > 0, ignored, phases)
+    expect_equal(failures, [])
+
+
+failures = []
+
+
+def run_group(context, backend, other, lines):
+    """Train with three ranks, which are threads."""
+    gathering = weft.Gathering(3)
+
+    def run(rank):
+        try:
+            with context() as own, weft.Comm(own, rank=rank, size=3, all_gather=gathering.of(rank), backend=backend,
+                                             timeout=20, init_timeout=20) as comm:
+                train(comm, other, lines)
+        except BaseException as error:
+            failures.append(repr(error))
+
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_lock_of_log_function():
+    """a communicator that is destroyed under a lock which the log function takes is destroyed all the same"""
+    program = """if True:
+        import gc, logging, threading, weftsync as weft
+        inside, comms, gathering = threading.Event(), [None, None], weft.Gathering(2)
+        class Handler(logging.Handler):
+            def emit(self, record):
+                print(record.getMessage(), flush=True)
+            def acquire(self):
+                inside.set()
+                super().acquire()
+        handler = Handler()
+        logging.getLogger("weftsync").addHandler(handler)
+        def make(rank):
+            context = weft.Context(log=False if rank else None)
+            comms[rank] = weft.Comm(context, rank=rank, size=2, all_gather=gathering.of(rank), backend="shm")
+        threads = [threading.Thread(target=make, args=(rank,)) for rank in range(2)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        gc.disable()
+        with handler.lock:
+            def leave():
+                comm = comms.pop(0)
+                comm.me = comm
+            leave()
+            inside.clear()
+            comms[0].abort("by the test")
+            inside.wait(20)
+            gc.collect()
+            print("destroyed", flush=True)
+        comms[0].close()
+    """
+    result = cases.run([sys.executable, "-c", program], timeout=30, environment={"PYTHONPATH": str(ROOT / "python")})
+    expect_equal((result.returncode, result.stderr), (0, ""))
+    lines = result.stdout.splitlines()
+    expect_equal(lines[0], "destroyed")
+    expect(len(lines) > 1, "the lines are written later", lines)
 
 
 if __name__ == "__main__":

@@ -88,6 +88,77 @@ def weft_freed():
         dist.barrier()
 
 
+def weft_replaced():
+    """tensors that get another memory while an operation uses theirs do not receive its result, which harms nothing"""
+    rank, size, count = dist.get_rank(), dist.get_world_size(), 200000
+    tensors = [torch.full((count,), 1.0) for _ in range(4)]
+    if rank == 0:
+        works = [dist.all_reduce(one, async_op=True) for one in tensors[:2]] + [dist.isend(tensors[2], 1)]
+        places = [one.data_ptr() for one in tensors]
+        tensors[0].set_(torch.zeros(3))
+        tensors[1].data = torch.zeros(3)
+        tensors[2].set_(torch.zeros(3))
+        gc.collect()
+        garbage = [torch.full((count,), 7.0) for _ in range(40)]  # takes memory that was freed
+        expect(not {one.data_ptr() for one in garbage} & set(places[:3]), "the memory is not freed")
+        dist.barrier()
+        for work in works:
+            work.wait()
+        expect(all(bool((one == 7).all()) for one in garbage), "nothing is written into other tensors")
+        expect([one.tolist() for one in tensors[:3]] == [[0.0] * 3] * 3, "the new memory", tensors)
+    else:
+        time.sleep(0.3)  # rank 0 has called by then
+        for one in tensors[:2]:
+            dist.all_reduce(one)
+            expect(bool((one == size).all()), "sum", one)
+        if rank == 1:
+            dist.recv(tensors[3], 0)
+            expect(bool((tensors[3] == 1).all()), "message", tensors[3])
+        dist.barrier()
+
+
+def weft_finalizers():
+    """finalizers that wait for the operation whose result is being written, or end the group again, do not block"""
+    from weftsync.torch import _operations
+    group, errors = dist.new_group(), []
+
+    class Owner:
+        def __init__(self, call):
+            self.call, self.me = call, self
+
+        def __del__(self):
+            try:
+                self.call()
+            except RuntimeError as error:
+                errors.append(str(error))
+
+    def spread(*arguments):  # which writes the result
+        end = time.monotonic() + 20
+        while not works and time.monotonic() < end:
+            time.sleep(0.001)
+        Owner(works[0].wait)
+        Owner(works[0].is_completed)
+        Owner(lambda: works[0].get_future().done())
+        gc.collect()
+        own(*arguments)
+
+    strided, works, own = torch.full((4, 6), 1.0).t(), [], _operations.spread
+    _operations.spread = spread
+    try:
+        works.append(dist.all_reduce(strided, group=group, async_op=True))
+        works[0].wait()
+    finally:
+        _operations.spread = own
+    work = works[0]
+    expect(bool((strided == dist.get_world_size()).all()), "sum", strided)
+    expect(len(errors) == 1 and "on the thread that writes the result" in errors[0], "the finalizer's error", errors)
+    expect(work.get_future().done() and work.is_success(), "complete")
+    before = group.comm._before_close
+    before += [gc.collect, lambda: (Owner(group.abort), Owner(group.shutdown))]
+    group.shutdown()
+    expect(group.comm.closed and len(errors) == 1, "the group is closed", errors)
+
+
 def weft_forked_loader():
     """worker processes that a DataLoader forks while operations are outstanding do not disturb them"""
     rank, size = dist.get_rank(), dist.get_world_size()

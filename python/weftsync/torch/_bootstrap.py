@@ -17,7 +17,7 @@ from ._monitor import delete, wait_for
 
 _NAME = "group setup"  # in errors
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a finalizer or a signal handler under it may create a group
 _context: Optional[Context] = None
 _inherited: list[Optional[Context]] = []  # in a forked child: its parents' contexts, which it can neither use nor destroy
 
@@ -35,7 +35,7 @@ def _forget() -> None:
     """Start anew in a forked child, which cannot use its parent's context. Another thread may have held the lock."""
     global _lock, _context
     _inherited.append(_context)
-    _lock, _context = threading.Lock(), None
+    _lock, _context = threading.RLock(), None
 
 
 os.register_at_fork(after_in_child=_forget)

@@ -34,7 +34,8 @@ class Operations:
         """Connect to the other ranks. Collective."""
         self._weft_rank, self._weft_size, self._timeout = rank, size, timeout
         self._calls = threading.RLock()  # the library takes one call at a time
-        self._ending = threading.Lock()  # an abort does not wait for calls, only for a shutdown
+        # An abort does not wait for calls, only for a shutdown, unless a finalizer or a signal handler inside that aborts.
+        self._ending = threading.RLock()
         exchange = _bootstrap.StoreExchange(store, rank, size, timeout)
         self.comm: Comm = _bootstrap.create(exchange, rank, size)
         self._monitor = Monitor(store, rank, size, exchange.use)

@@ -14,7 +14,7 @@ import queue
 import threading
 from typing import Any, Callable
 
-from .. import _abi
+from .. import _abi, _interrupt
 from .._library import check, lib
 
 _IDLE_SECONDS = 30.0
@@ -61,6 +61,9 @@ def _run() -> None:
         del job
         with _lock:
             _idle += 1
+
+
+_interrupt.waiting_code.add(_run.__code__)  # where idle threads wait
 
 
 def _queue(user_data: int, status: int) -> None:

@@ -55,7 +55,9 @@ class Work(dist.Work):
         self._finish = finish
         self._error: Optional[BaseException] = None
         self._done = False
-        self._completing = threading.Lock()
+        # Its thread may take it again: the garbage collector may run finalizers of the program inside finish.
+        self._completing = threading.RLock()
+        self._is_completing = False
         self._future: Optional[torch.futures.Future[Any]] = None
         self._profile: Any = None
 
@@ -64,8 +66,14 @@ class Work(dist.Work):
     def complete(self, error: Optional[BaseException] = None) -> None:
         """Complete the operation; later calls only fulfil the future, if Ctrl-C has ended the first one before that."""
         with self._completing:
+            if self._is_completing:
+                return  # a finalizer inside finish
             if not self._done:
-                self._finished(error)
+                self._is_completing = True
+                try:
+                    self._finished(error)
+                finally:
+                    self._is_completing = False
             future = self._future
         if future is not None and not future.done():
             self._fulfil(future)
@@ -114,6 +122,9 @@ class Work(dist.Work):
         seconds = timeout.total_seconds() if timeout is not None else 0.0
         if not self._done and not self._block(seconds if seconds > 0 else math.inf):
             raise stopped_waiting(self.name, seconds)
+        if not self._done:
+            raise RuntimeError(f"weft {self.name}: wait is called by a finalizer or a signal handler on the thread that "
+                               "writes the result: let it wait later, or on another thread")
         if self._error is not None:
             raise _copied(self._error)
         return True
