@@ -19,7 +19,8 @@ constexpr size_t kChunk = 64u << 10;
 constexpr size_t kMaxFds = 16;  // most descriptors that one recvmsg receives; a sender attaches one at a time
 
 // Calls recvmsg and appends received descriptors to *fds; or calls recv, with which the kernel drops them.
-ssize_t receive(int fd, std::byte* bytes, size_t size, std::vector<Fd>* fds) {
+// Sets *lost if the kernel dropped some although they are wanted.
+ssize_t receive(int fd, std::byte* bytes, size_t size, std::vector<Fd>* fds, bool* lost) {
   if (fds == nullptr) return ::recv(fd, bytes, size, 0);
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(kMaxFds * sizeof(int))> control;
   iovec part{bytes, size};
@@ -30,6 +31,7 @@ ssize_t receive(int fd, std::byte* bytes, size_t size, std::vector<Fd>* fds) {
   message.msg_controllen = control.size();
   const ssize_t got = ::recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
   if (got < 0) return got;
+  if ((message.msg_flags & MSG_CTRUNC) != 0) *lost = true;
   for (cmsghdr* each = CMSG_FIRSTHDR(&message); each != nullptr; each = CMSG_NXTHDR(&message, each)) {
     if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_RIGHTS) continue;
     const size_t count = (each->cmsg_len - CMSG_LEN(0)) / sizeof(int);
@@ -71,7 +73,8 @@ Status Connection::read(std::vector<Bytes>* frames, bool* closed, std::vector<Fd
   for (size_t total = 0; total < kReadOnce;) {
     // Ignores descriptors until the handshake is done, so that unauthenticated clients cannot fill the
     // process's descriptor table.
-    const ssize_t got = receive(fd_.get(), chunk.data(), chunk.size(), established() ? fds : nullptr);
+    const ssize_t got =
+        receive(fd_.get(), chunk.data(), chunk.size(), established() ? fds : nullptr, &fds_lost_);
     if (got < 0 && again(errno)) break;
     if (got <= 0) {
       *closed = true;

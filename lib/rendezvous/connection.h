@@ -35,6 +35,9 @@ class Connection {
   // Writes the queued data, then `frame` with a descriptor. Waits for buffer space until the deadline.
   Status send_with_fd(ByteView frame, int fd, Clock& clock, Deadline deadline);
 
+  // Returns true if descriptors that the peer has sent were lost, because this process has none left.
+  bool fds_lost() const { return fds_lost_; }
+
   size_t queued() const { return stream_->out().size(); }
   // Events for poll and epoll: POLLIN, and POLLOUT while data is queued.
   short events() const;
@@ -47,6 +50,7 @@ class Connection {
  private:
   Fd fd_;
   std::unique_ptr<SecureStream> stream_;
+  bool fds_lost_ = false;
 };
 
 // Waits until `fd` is ready for `events`. At the deadline *ready is false. kInterrupted: the program ends the

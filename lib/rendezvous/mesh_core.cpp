@@ -81,16 +81,28 @@ Status SocketMesh::Core::read_early(MeshPeer& peer) {
     if (mesh::type_of(frame) != MeshFrame::kFd) {
       peer.early.push_back(std::move(frame));
     } else if (static_cast<size_t>(++peer.fd_frames) > peer.fds.size()) {
-      return Status::error(Code::kSystem,
-                           cat("a file descriptor from rank ", peer.rank,
-                               " was lost: this process has no descriptors left; raise `ulimit -n`"));
+      return peer.connection.fds_lost()
+                 ? Status::error(Code::kSystem,
+                                 cat("a file descriptor from rank ", peer.rank,
+                                     " was lost: this process has no descriptors left; raise `ulimit -n`"))
+                 : Status::error(Code::kPeerFailed,
+                                 cat("rank ", peer.rank, " sent a control frame without its file descriptor"),
+                                 Evidence::kConnection)
+                       .with_ranks({peer.rank});
     }
   }
   if (closed || !status.ok()) {
     peer.ended = true;
-    peer.why_ended = status.ok() ? gone(peer) : status.with_ranks({peer.rank});
+    peer.why_ended = status.ok() ? gone(peer) : broken(peer, status);
   }
   return {};
+}
+
+Status SocketMesh::Core::broken(const MeshPeer& peer, const Status& why) {
+  return Status::error(Code::kPeerFailed,
+                       cat("the control connection to rank ", peer.rank, " failed: ", why.text()),
+                       Evidence::kConnection)
+      .with_ranks({peer.rank});
 }
 
 // ---- sending -------------------------------------------------------------------------------------------
@@ -275,10 +287,7 @@ void SocketMesh::Core::read(MeshPeer& peer) {
   }
   if (stopped() || peer.ended) return;
   if (!status.ok()) {
-    end(peer, Status::error(Code::kPeerFailed,
-                            cat("the control connection to rank ", peer.rank, " failed: ", status.text()),
-                            Evidence::kConnection)
-                  .with_ranks({peer.rank}));
+    end(peer, broken(peer, status));
   } else if (closed) {
     end(peer, gone(peer));
   }

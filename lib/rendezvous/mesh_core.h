@@ -71,6 +71,7 @@ struct SocketMesh::Core {
   std::string missed_text(int missed) const;
   void judge(MeshPeer& peer, uint64_t now_ns);
   Status gone(const MeshPeer& peer) const;
+  static Status broken(const MeshPeer& peer, const Status& why);
   bool stopped() const { return stopping.load(std::memory_order_acquire); }
 
   const int rank;

@@ -278,7 +278,7 @@ Status StoreExchange::all_gather(ByteView mine, std::vector<Bytes>* all, Deadlin
       break;
     }
     bool closed = false;
-    failure_ = take_frames(&closed);
+    failure_ = hear(&closed);
     if (!failure_.ok() || complete()) break;
     if (closing_ && round_ == 0) {
       // This is the previous communicator's store; the next one is about to start.
@@ -317,9 +317,17 @@ void StoreExchange::fail(const Status& why) {
 Status StoreExchange::news() {
   if (options_.size == 1 || !failure_.ok()) return failure_;
   bool closed = false;
-  failure_ = take_frames(&closed);
+  failure_ = hear(&closed);
   if (failure_.ok() && (closed || closing_)) failure_ = store_lost();
   return failure_;
+}
+
+// Does what take_frames does after this rank has joined. An error of the connection names the store.
+Status StoreExchange::hear(bool* closed) {
+  Status status = take_frames(closed);
+  if (status.code() != Code::kAuth || !status.info().ranks.empty()) return status;
+  status = status.with_prefix(cat("the connection to the store at ", address_.text(), " failed: "));
+  return options_.external ? status : status.with_ranks({0});
 }
 
 Status StoreExchange::take_frames(bool* closed) {

@@ -74,6 +74,7 @@ class StoreExchange final : public Exchange {
   bool complete() const { return parts_.size() == static_cast<size_t>(options_.size); }
   // Reads and handles the available frames. closed: the connection has ended.
   Status take_frames(bool* closed);
+  Status hear(bool* closed);
   Status take_frame(ByteView frame);
   Status store_lost() const;
   Status absent() const;

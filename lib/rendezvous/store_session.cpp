@@ -3,8 +3,8 @@
 namespace weft::store {
 namespace {
 
-// Limit of encrypted results in the queue. Results wait as shared rounds, and are encrypted for a member only
-// as it reads.
+// Limit of encrypted results and answers in the queue. Results wait as shared rounds, and are encrypted for a
+// member only as it reads.
 constexpr size_t kQueuedMost = 256u << 10;
 
 }  // namespace
@@ -21,7 +21,8 @@ void Session::on_round(std::shared_ptr<const Round> round) {
 }
 
 void Session::on_missing(const Missing& missing) {
-  connection_.send(encode(missing));
+  // A member that asks again and again, and does not read, gets no further answers.
+  if (connection_.queued() < kQueuedMost) connection_.send(encode(missing));
 }
 
 void Session::on_failed(const Status& status) {
