@@ -15,10 +15,11 @@ constexpr int64_t kUnauthenticatedMs = 5000;  // for an incoming connection to b
 constexpr int64_t kTryTcpMs = 3000;           // for one address of a rank
 constexpr int64_t kResolveMs = 500;           // for name resolution, which blocks all other connections here
 constexpr int64_t kRetryMs = 50;              // before all addresses are tried again
+constexpr int64_t kFullMs = 2000;             // for a unix socket whose queue is full to take a connection
 constexpr int64_t kEchoMs = 200;              // for the reason why a rank closed its connection
 constexpr int64_t kAskMs = 5;                 // before the exchange is polled for it again
-constexpr size_t kMaxSilent = 64;             // incoming connections that have not sent Weft's hello
-constexpr size_t kMaxGreeted = 64;            // those that have, and are not authenticated
+constexpr int kMaxSilent = 64;                // incoming connections that have not sent Weft's hello
+constexpr int kMaxGreeted = 64;               // those that have, and are not authenticated
 constexpr int kAcceptsAtOnce = 64;
 constexpr size_t kFixedPolls = 3;
 
@@ -157,6 +158,13 @@ void MeshConnector::start_link(int rank) {
   if (status.ok()) status = connect_to(address, &fd, &error_number);
   if (!status.ok()) {
     route.why_not = status.text();
+    // Other users of this host fill the rank's queue. Over TCP it would share no memory with this rank.
+    if (queue_is_full(address, error_number)) {
+      if (!route.full_until) route.full_until = Deadline::after(clock_, kFullMs, 0);
+      if (route.full_until->expired(clock_)) return;
+      route.next = 0;
+      route.not_before = Deadline::after(clock_, kRetryFullMs, 0);
+    }
     return;
   }
   Link link;
@@ -235,9 +243,9 @@ void MeshConnector::accept_from_all() {
 
 // Closes the oldest of the incoming connections that have (or have not) sent Weft's hello, if there are more
 // than `most` of them. A rank that is affected tries again.
-bool MeshConnector::displace(bool greeted, size_t most) {
+bool MeshConnector::displace(bool greeted, int most) {
   Link* oldest = nullptr;
-  size_t unauthenticated = 0;
+  int unauthenticated = 0;
   for (Link& link : links_) {
     const Connection& connection = link.connection;
     if (link.outgoing() || !connection.open() || connection.established() || connection.greeted() != greeted)
@@ -265,6 +273,10 @@ void MeshConnector::accept_links(const Fd& listener, bool unix_socket) {
       continue;
     }
     displace(false, kMaxSilent - 1);
+    // Leaves descriptors to the rest of this process.
+    while (descriptors_are_scarce(fd.get()) &&
+           (displace(false, kMostWhenScarce) || displace(true, kMostWhenScarce))) {
+    }
     Link link;
     link.unix_socket = unix_socket;
     link.since_ns = clock_.now_ns();

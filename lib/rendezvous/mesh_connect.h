@@ -7,6 +7,7 @@
 
 #include <poll.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,7 @@ class MeshConnector {
     size_t next = 0;
     bool busy = false;  // a connection attempt is running
     Deadline not_before = Deadline::at(0);
+    std::optional<Deadline> full_until;  // until then no other address than a full unix socket is tried
     std::string why_not;
   };
 
@@ -63,7 +65,7 @@ class MeshConnector {
   Status check_peers(size_t first);
   Status closed_by(int rank);
   void accept_from_all();
-  bool displace(bool greeted, size_t most);
+  bool displace(bool greeted, int most);
   void accept_links(const Fd& listener, bool unix_socket);
   void serve(Link& link, short events);
   void take_hello(Link& link, ByteView frame);

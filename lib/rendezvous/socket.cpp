@@ -8,6 +8,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -194,6 +195,10 @@ Status connect_to(const Address& address, Fd* fd, int* error_number) {
   return {};
 }
 
+bool queue_is_full(const Address& address, int error_number) {
+  return address.kind == Address::Kind::kUnix && error_number == EAGAIN;
+}
+
 Status first_address(const std::string& host, bool numeric_only, std::string* numeric) {
   Found found(nullptr, &::freeaddrinfo);
   WEFT_TRY(ask_system(host, 0, numeric_only ? AI_NUMERICHOST : 0, &found));
@@ -223,6 +228,14 @@ Status accept_from(int listener, Fd* fd, bool* exhausted) {
   }
   if (errno == EBADF || errno == EINVAL || errno == ENOTSOCK) return Status::system("accept", errno);
   return {};  // no connection is waiting, or it was closed already
+}
+
+bool descriptors_are_scarce(int newest) {
+  constexpr rlim_t kMostReserved = 256;
+  rlimit most{};
+  if (::getrlimit(RLIMIT_NOFILE, &most) != 0) return false;
+  const rlim_t reserved = std::min(most.rlim_cur / 4, kMostReserved);
+  return static_cast<rlim_t>(newest) >= most.rlim_cur - reserved;
 }
 
 Status peer_process(int fd, std::optional<PeerProcess>* peer) {

@@ -23,6 +23,10 @@ Status listen_at(const Address& address, bool everywhere, Fd* listener, Address*
 // *error_number is the errno of a failure, for callers that retry. A TCP host must be an address, not a name
 // (resolve.h), so this never blocks.
 Status connect_to(const Address& address, Fd* fd, int* error_number);
+// Returns true if connect_to has failed because a listener's queue is full. Other users can fill the queue of
+// a unix socket, and wait to take each place that becomes free: try again soon.
+bool queue_is_full(const Address& address, int error_number);
+inline constexpr int64_t kRetryFullMs = 2;
 // Returns 0, or the errno of a finished connection attempt.
 int finish_connect(int fd);
 // Returns an address of a host. A name (unless `numeric_only`) may block for as long as the system's resolver
@@ -32,6 +36,11 @@ Status first_address(const std::string& host, bool numeric_only, std::string* nu
 // Accepts the next waiting connection, if any. kSystem only for unexpected errors. *exhausted: one waits, but
 // this process has no descriptors left; try again later.
 Status accept_from(int listener, Fd* fd, bool* exhausted);
+// Returns true if few of the descriptors that this process may open are left. newest: one that was just
+// opened; the kernel gives out the lowest free number.
+bool descriptors_are_scarce(int newest);
+// Connections of each kind of unauthenticated client that a listener keeps while descriptors are scarce.
+inline constexpr int kMostWhenScarce = 8;
 // How long a process without descriptors stops polling its listeners, which stay readable.
 inline constexpr int64_t kExhaustedPauseMs = 100;
 

@@ -160,6 +160,10 @@ void StoreServer::Loop::accept_some() {
       continue;
     }
     displace(false, kMaxSilent - 1);
+    // Leaves descriptors to the rest of this process.
+    while (descriptors_are_scarce(fd.get()) &&
+           (displace(false, kMostWhenScarce) || displace(true, kMostWhenScarce))) {
+    }
     sessions_.push_back(
         std::make_unique<Session>(Connection(std::move(fd), Role::kServer, key_), clock_.now_ns(), soon()));
     // A rank sends its hello as soon as it is connected, so it counts as silent only for a moment.
