@@ -223,7 +223,7 @@ class Overlay:
         if os.path.dirname(words[-1]) == os.path.dirname(self.source):
             words[-1] = str(self.copy.parent / os.path.basename(words[-1]))
         includes = [f"-I{self.folder / root}" for root in SOURCES]
-        return output_of([*words[:2], *includes, *words[2:], "-O0"], self.build.folder)
+        return output_of([*words[:2], *includes, *words[2:]], self.build.folder)
 
     def link(self, test, target, made):
         """Link a target to `made`. The changed objects come first and replace the original ones. Of the test files of a
