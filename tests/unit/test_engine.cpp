@@ -2,9 +2,12 @@
 #include <atomic>
 #include <chrono>
 #include <climits>
+#include <functional>
 #include <memory>
 #include <new>
+#include <numeric>
 #include <thread>
+#include <vector>
 
 #include "base/interrupt.h"
 #include "engine/callbacks.h"
@@ -189,6 +192,59 @@ TEST_CASE("callbacks run one at a time, in order, and drain waits for them") {
   }
 }
 
+TEST_CASE("callbacks that are posted amid others run once each, in order, whatever room is made for them") {
+  SystemClock clock;
+  Callbacks callbacks(Engine::Mode::kCaller, {});
+  std::vector<int> order;
+  int posted = 0;
+  const std::function<void()> post = [&] {
+    callbacks.promise();
+    callbacks.post([&, i = posted++] {
+      order.push_back(i);
+      // The queue is never empty while it grows.
+      for (int more = 0; more < 3 && posted < 300; more++) post();
+    });
+  };
+  for (int i = 0; i < 3; i++) post();
+  REQUIRE(callbacks.drain(clock).ok());
+  std::vector<int> expected(300);
+  std::iota(expected.begin(), expected.end(), 0);
+  CHECK(order == expected);
+}
+
+TEST_CASE("a task that finishes keeps no other one from being polled in the same round") {
+  struct Finishes final : Task {
+    void fail(const Status& /*why*/) noexcept override {}
+    Poll poll() override { return Poll::kFinished; }
+  };
+  SystemClock clock;
+  Engine engine(clock, Engine::Mode::kCaller);
+  const auto behind = std::make_shared<Counter>(1);
+  engine.add(std::make_shared<Finishes>());
+  engine.add(behind);
+  bool had_lock = false;
+  CHECK(engine.poll_tasks(&had_lock) == Poll::kParked);
+  CHECK(behind->polls == 1);
+}
+
+TEST_CASE("a task that may be polled later does not slow down one that waits") {
+  struct Always final : Task {
+    explicit Always(Poll answer) : answers(answer) {}
+    void fail(const Status& /*why*/) noexcept override {}
+    Poll poll() override { return answers; }
+    const Poll answers;
+  };
+  SystemClock clock;
+  Engine engine(clock, Engine::Mode::kCaller);
+  bool had_lock = false;
+  engine.add(std::make_shared<Always>(Poll::kLater));
+  CHECK(engine.poll_tasks(&had_lock) == Poll::kLater);
+  engine.add(std::make_shared<Always>(Poll::kWaiting));
+  CHECK(engine.poll_tasks(&had_lock) == Poll::kWaiting);
+  engine.add(std::make_shared<Always>(Poll::kAdvanced));
+  CHECK(engine.poll_tasks(&had_lock) == Poll::kAdvanced);
+}
+
 TEST_CASE("a leaving waiter wakes the thread for work that another poll left over") {
   // The progress thread is inside a long poll, in which the waiter's work completes. Then it sleeps, because
   // a waiter was counted. The waiter must wake it for the remaining task.
@@ -350,6 +406,55 @@ TEST_CASE("work that arrives during a waiter's last poll is not lost") {
     while (!early->worked && !deadline.expired(clock)) std::this_thread::yield();
     REQUIRE(early->worked);
   }
+}
+
+TEST_CASE("work of which the thread is notified after a waiter's last poll is not lost") {
+  // Counts how often the thread goes to sleep.
+  struct CountingClock final : Clock {
+    uint64_t now_ns() override { return real.now_ns(); }
+    void relax(uint32_t round) override { real.relax(round); }
+    void sleep(const std::atomic<uint32_t>& word, uint32_t expected, uint64_t until_ns) override {
+      sleeps++;
+      real.sleep(word, expected, until_ns);
+    }
+    void wake_all(const std::atomic<uint32_t>& word) override { real.wake_all(word); }
+    SystemClock real;
+    std::atomic<int> sleeps{0};
+  };
+  struct Work final : Task {
+    void fail(const Status& /*why*/) noexcept override {}
+    Poll poll() override {
+      polls++;
+      if (has_work.exchange(false)) worked = true;
+      return Poll::kParked;
+    }
+    std::atomic<bool> has_work{false}, worked{false};
+    std::atomic<int> polls{0};
+  };
+  CountingClock clock;
+  Engine engine(clock, Engine::Mode::kThread);
+  REQUIRE(engine.start({}).ok());
+  const auto work = std::make_shared<Work>();
+  const Deadline deadline = soon(clock);
+  const auto sleeps = [&](int times) {
+    while (clock.sleeps < times && !deadline.expired(clock)) std::this_thread::yield();
+  };
+  sleeps(1);
+  engine.add(work);
+  sleeps(2);
+  REQUIRE(work->polls > 0);
+  int looks = 0;
+  CHECK(engine.wait(
+      [&] {
+        // A round checks twice: this is the second check of round 19, after its poll. The waiter is counted.
+        if (++looks < 40) return false;
+        work->has_work = true;
+        engine.notify();
+        return true;
+      },
+      soon(clock)));
+  while (!work->worked && !deadline.expired(clock)) std::this_thread::yield();
+  CHECK(work->worked);
 }
 
 TEST_CASE("work for which the thread was woken while a waiter registered is not lost") {

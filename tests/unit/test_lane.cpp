@@ -23,12 +23,16 @@ namespace {
 
 // State that the test and the backend share.
 struct World {
-  std::vector<int> writers;  // guarded by the progress lock
+  std::vector<int> writers;     // guarded by the progress lock
+  std::vector<int> missing{1};  // of Endless
   std::atomic<bool> abandoned{false}, tainted{false};
   // Used by Scripted, under the progress lock. begun: the slots of started operations, in order. ended: the
   // result of each operation that is to end, by slot.
   std::vector<uint64_t> begun;
   std::map<uint64_t, Status> ended;
+  std::map<uint64_t, std::vector<int>> writers_of;  // by slot
+  // Control messages by destination; -1: the goodbye.
+  std::vector<std::pair<int, Bytes>> sent;
 };
 
 // A lane whose operations never end by themselves.
@@ -40,7 +44,7 @@ class Endless final : public CollectiveLane {
   Status result() const override { return {}; }
   void abandon() override { world_.abandoned = true; }
   std::vector<int> writers() const override { return world_.writers; }
-  std::vector<int> missing() const override { return {1}; }
+  std::vector<int> missing() const override { return world_.missing; }
   const char* algorithm() const override { return "endless"; }
 
  private:
@@ -58,6 +62,10 @@ class Scripted final : public CollectiveLane {
   Poll poll() override { return world_.ended.contains(slot_) ? Poll::kFinished : Poll::kWaiting; }
   Status result() const override { return world_.ended.at(slot_); }
   void abandon() override {}
+  std::vector<int> writers() const override {
+    const auto found = world_.writers_of.find(slot_);
+    return found != world_.writers_of.end() ? found->second : std::vector<int>();
+  }
   std::vector<int> missing() const override { return {1}; }
   const char* algorithm() const override { return "scripted"; }
 
@@ -100,12 +108,19 @@ class Backend final : public Collectives {
   const std::shared_ptr<NoArena> arena_;
 };
 
+// Records what is sent.
 class Silence final : public Control {
  public:
+  explicit Silence(World& world) : world_(world) {}
   void start(ControlListener*) override {}
-  void send(int, ByteView) override {}
-  void leave() override {}
+  void send(int rank, ByteView message) override {
+    world_.sent.emplace_back(rank, Bytes(message.begin(), message.end()));
+  }
+  void leave() override { world_.sent.emplace_back(-1, Bytes()); }
   void stop() override {}
+
+ private:
+  World& world_;
 };
 
 // Rank 0 of 3 with one operation in progress, whose communicator then fails.
@@ -118,7 +133,7 @@ struct Failing {
     REQUIRE(Context::create(std::move(options), &context).ok());
     CommOptions comm_options;
     comm_options.flight_path = "somewhere";
-    comm = Comm::create(context, 0, 3, std::move(comm_options), std::make_unique<Silence>(),
+    comm = Comm::create(context, 0, 3, std::move(comm_options), std::make_unique<Silence>(world),
                         std::make_unique<Backend>(world));
     REQUIRE(comm != nullptr);
     request.args.coll = Coll::kBarrier;
@@ -196,6 +211,48 @@ TEST_CASE("closing a communicator waits for writers as well") {
   CHECK(f.request.done());
   CHECK(f.request.result.code() == Code::kCancelled);
   CHECK(f.world.tainted);
+}
+
+namespace {
+
+// A control message of rank 2 that reports a failure.
+Bytes report(const std::vector<int32_t>& ranks) {
+  ByteWriter message;
+  message.put(uint8_t{1}).put(Code::kTimeout).put(Evidence::kDeadline).put(uint64_t{7}).put(uint64_t{0});
+  message.put(static_cast<uint32_t>(ranks.size()));
+  for (const int32_t rank : ranks) message.put(rank);
+  return message.put_string("it waited").take();
+}
+
+}  // namespace
+
+TEST_CASE("a reported failure names ranks of the communicator only") {
+  Failing f;
+  f.comm->on_message(2, report({-1, 1, 3}));
+  f.drive();
+  CHECK(f.comm->failure().text() == "rank 2 reports: it waited");
+  CHECK(f.comm->failure().info().ranks == std::vector<int>{1});
+  CHECK(f.request.result.code() == Code::kTimeout);
+
+  Failing g;
+  g.comm->on_message(2, report({0, 1, 2, 2}));  // more than there are
+  CHECK(!g.comm->failed());
+}
+
+TEST_CASE("a rank that leaves because of a failure sends that failure before its goodbye") {
+  Failing f;
+  f.comm->on_message(2, report({1}));
+  f.drive();
+  CHECK(f.world.sent.empty());  // rank 2 sends it to all ranks itself
+  CHECK(f.comm->close().ok());
+  REQUIRE(f.world.sent.size() == 3);
+  for (size_t i = 0; i < 2; i++) {
+    CHECK(f.world.sent[i].first == static_cast<int>(i) + 1);
+    ByteReader message(f.world.sent[i].second);
+    CHECK(message.get<uint8_t>() == 1);
+    CHECK(message.get<Code>() == Code::kTimeout);
+  }
+  CHECK(f.world.sent[2].first == -1);
 }
 
 TEST_CASE("a failed operation completes once its flight record is written, and the record describes it") {
@@ -387,7 +444,7 @@ TEST_CASE("a communicator that has used all lane numbers opens no further lane, 
   CommOptions options;
   REQUIRE(FailPoints::parse(cat("reducers=begin:", LaneKey::kMostIds - 1), &options.failpoints).ok());
   World world;
-  const auto comm = Comm::create(context, 0, 1, std::move(options), std::make_unique<Silence>(),
+  const auto comm = Comm::create(context, 0, 1, std::move(options), std::make_unique<Silence>(world),
                                  std::make_unique<Backend>(world));
   REQUIRE(comm != nullptr);
   std::shared_ptr<Lane> lane, further;
@@ -460,6 +517,34 @@ TEST_CASE("the failure of an operation does not wait for the previous one") {
     CHECK(o.done(i));
     CHECK(o.requests[i].result.code() == Code::kMismatch);
   }
+}
+
+TEST_CASE("the fence waits for the writers of every operation that runs") {
+  Overlap o(true);
+  o.world.writers_of[1] = {2};  // the second operation's
+  o.fail();
+  for (int i = 0; i < 100; i++) o.drive();
+  CHECK(!o.done(0));
+  CHECK(!o.done(1));
+  o.context->engine().locked([&] { o.world.writers_of.clear(); });
+  for (int i = 0; i < 10; i++) o.drive();
+  CHECK(o.done(0));
+  CHECK(o.done(1));
+  CHECK(!o.world.tainted);
+}
+
+TEST_CASE("a rank that has said goodbye is missed only when another poll has found nothing of it") {
+  Overlap o(false);
+  o.world.missing = {};
+  o.comm->on_peer_left(1);
+  o.drive();
+  CHECK(!o.comm->failed());
+  o.end(0);  // its last message was here already
+  CHECK(o.done(0));
+  CHECK(o.requests[0].result.ok());
+  for (int i = 0; i < 10; i++) o.drive();
+  CHECK(o.comm->failure().code() == Code::kPeerFailed);
+  CHECK(o.comm->failure().text().find("rank 1 left the communicator") != std::string::npos);
 }
 
 TEST_CASE("an overlapping lane whose communicator fails completes running and waiting operations") {
