@@ -98,6 +98,198 @@ bool all_decided(Network& net) {
 
 }  // namespace
 
+namespace {
+
+// Messages as Consensus encodes them.
+enum class Kind : uint8_t { kJoin = 1, kPrepare, kPromise, kAccept, kAccepted, kRefuse, kDecided };
+struct Said {
+  Kind kind = Kind::kJoin;
+  uint64_t number = 0;
+  uint64_t accepted_number = 0;
+  std::vector<int> ranks;
+
+  bool operator==(const Said&) const = default;
+};
+
+// Number of a rank's proposal.
+constexpr uint64_t number_of(uint64_t round, int rank) {
+  return round << 20 | static_cast<uint64_t>(rank);
+}
+
+// One rank of five, and what it sends. The test sends it the messages of the others.
+struct One {
+  explicit One(int rank) : consensus(rank, {0, 1, 2, 3, 4}) {}
+
+  void say(int from, const Said& said) {
+    weft::ByteWriter writer;
+    writer.put(said.kind).put(said.number).put(said.accepted_number);
+    writer.put(static_cast<uint32_t>(said.ranks.size()));
+    for (const int rank : said.ranks) writer.put(static_cast<int32_t>(rank));
+    writer.put(uint32_t{0});
+    const Bytes message = writer.take();
+    ByteReader reader(message);
+    consensus.on_message(from, reader);
+  }
+  // Returns what it has sent to a rank since the last call, and forgets what it has sent to others.
+  std::vector<Said> sent_to(int rank) {
+    std::vector<Said> all;
+    for (const auto& [to, message] : consensus.take_out()) {
+      if (to != rank) continue;
+      ByteReader reader(message);
+      Said& said = all.emplace_back();
+      said.kind = reader.get<Kind>();
+      said.number = reader.get<uint64_t>();
+      said.accepted_number = reader.get<uint64_t>();
+      for (auto count = reader.get<uint32_t>(); count > 0; count--)
+        said.ranks.push_back(reader.get<int32_t>());
+    }
+    return all;
+  }
+  void all_join(const std::vector<int>& lost_by_others = {}) {
+    consensus.join(false);
+    for (int r = 0; r < 5; r++) say(r, {Kind::kJoin, 0, 0, lost_by_others});
+    (void)consensus.take_out();
+  }
+
+  Consensus consensus;
+};
+
+using Sent = std::vector<Said>;
+
+}  // namespace
+
+TEST_CASE("a rank that has promised a proposal refuses lower ones, and reports what it has accepted") {
+  One one(1);
+  one.say(2, {Kind::kPrepare, number_of(5, 2)});
+  CHECK(one.sent_to(2) == Sent{{Kind::kPromise, number_of(5, 2)}});
+  for (const Kind kind : {Kind::kPrepare, Kind::kAccept}) {
+    one.say(0, {kind, number_of(5, 0), 0, {0, 1, 3}});
+    CHECK(one.sent_to(0) == Sent{{Kind::kRefuse, number_of(5, 2)}});
+  }
+  one.say(2, {Kind::kPrepare, number_of(5, 2)});  // a copy
+  CHECK(one.sent_to(2) == Sent{{Kind::kRefuse, number_of(5, 2)}});
+  one.say(2, {Kind::kAccept, number_of(5, 2), 0, {1, 2, 4}});
+  CHECK(one.sent_to(2) == Sent{{Kind::kAccepted, number_of(5, 2)}});
+  one.say(3, {Kind::kPrepare, number_of(6, 3)});
+  CHECK(one.sent_to(3) == Sent{{Kind::kPromise, number_of(6, 3), number_of(5, 2), {1, 2, 4}}});
+  one.say(2, {Kind::kAccept, number_of(5, 2), 0, {1, 2, 4}});
+  CHECK(one.sent_to(2) == Sent{{Kind::kRefuse, number_of(6, 3)}});
+}
+
+namespace {
+
+// Lets rank 0 of five propose; returns the number.
+uint64_t prepare(One& one, uint64_t now_ns) {
+  one.consensus.advance(now_ns);
+  const Sent sent = one.sent_to(1);
+  REQUIRE(sent.size() == 1);
+  REQUIRE(sent[0].kind == Kind::kPrepare);
+  return sent[0].number;
+}
+
+}  // namespace
+
+TEST_CASE("of the values that others have accepted, that of the highest number is proposed again") {
+  const std::vector<int> newer = {0, 1, 2}, older = {0, 1, 3};
+  for (const bool newer_first : {false, true}) {
+    One one(0);
+    one.all_join();
+    const uint64_t number = prepare(one, 0);
+    const auto promise = [&](bool of_newer) {
+      one.say(of_newer ? 1 : 3, {Kind::kPromise, number, of_newer ? number_of(4, 1) : number_of(2, 3),
+                                 of_newer ? newer : older});
+    };
+    promise(newer_first);
+    promise(newer_first);           // a copy
+    CHECK(one.sent_to(4).empty());  // two of five, with itself
+    promise(!newer_first);
+    CHECK(one.sent_to(4) == Sent{{Kind::kAccept, number, 0, newer}});
+  }
+}
+
+TEST_CASE("answers to an earlier proposal do not count for the next one") {
+  One one(0);
+  one.all_join();
+  const uint64_t first = prepare(one, 0);
+  one.say(4, {Kind::kRefuse, number_of(7, 4)});
+  const uint64_t second = prepare(one, 1'000'000'000);
+  CHECK(second > number_of(7, 4));
+  CHECK(second % number_of(1, 0) == 0);  // rank 0's, which no other rank uses
+  for (const int r : {1, 2, 3}) one.say(r, {Kind::kPromise, first});
+  CHECK(one.sent_to(1).empty());
+  for (const int r : {1, 2, 3}) one.say(r, {Kind::kPromise, second});
+  CHECK(one.sent_to(1) == Sent{{Kind::kAccept, second, 0, {0, 1, 2, 3, 4}}});
+  for (const int r : {1, 2, 3}) one.say(r, {Kind::kAccepted, first});
+  CHECK(!one.consensus.decided());
+  for (const int r : {1, 2}) one.say(r, {Kind::kAccepted, second});
+  CHECK(one.consensus.decided());
+}
+
+TEST_CASE("each rank proposes with numbers of its own") {
+  // Rank 0 is lost, so rank 1 proposes.
+  One one(1);
+  one.consensus.lose(0);
+  one.all_join({0});
+  one.consensus.advance(0);
+  const Sent sent = one.sent_to(2);
+  REQUIRE(sent.size() == 1);
+  CHECK(sent[0].kind == Kind::kPrepare);
+  CHECK(sent[0].number % number_of(1, 0) == 1);
+}
+
+TEST_CASE("a rank that asks after the decision gets it, and one that answers does not") {
+  One one(1);
+  one.all_join();
+  const std::vector<int> decision = {0, 1, 2, 4};
+  one.say(0, {Kind::kDecided, 0, 0, decision});
+  CHECK(one.consensus.decision() == decision);
+  (void)one.consensus.take_out();
+  for (const Kind kind : {Kind::kJoin, Kind::kPrepare, Kind::kAccept}) {
+    one.say(3, {kind, number_of(9, 3)});
+    CHECK(one.sent_to(3) == Sent{{Kind::kDecided, 0, 0, decision}});
+  }
+  for (const Kind kind : {Kind::kPromise, Kind::kAccepted, Kind::kRefuse}) {
+    one.say(3, {kind, number_of(9, 3)});
+    CHECK(one.sent_to(3).empty());
+  }
+}
+
+TEST_CASE("a decision of ranks that are no members, or not in order, is ignored") {
+  One one(1);
+  one.all_join();
+  for (const std::vector<int>& wrong :
+       {std::vector<int>{}, {1, 0}, {0, 0, 1}, {0, 1, 5}, {-1, 0, 1}, {0, 1, 2, 3, 4, 4}}) {
+    one.say(0, {Kind::kDecided, 0, 0, wrong});
+    CHECK(!one.consensus.decided());
+  }
+}
+
+TEST_CASE("a rank that loses another one after it has joined tells that to all") {
+  One one(2);
+  one.all_join();
+  one.consensus.lose(4);
+  CHECK(one.sent_to(0) == Sent{{Kind::kJoin, 0, 0, {4}}});
+  one.consensus.lose(4);
+  CHECK(one.sent_to(0).empty());
+}
+
+TEST_CASE("the proposer waits half a second for the loss that others report") {
+  constexpr uint64_t kMs = 1'000'000;
+  for (const bool learns : {false, true}) {
+    One one(0);
+    one.all_join({3});  // rank 3 says so of itself, but it is not lost here
+    one.consensus.advance(1000 * kMs);
+    one.consensus.advance(1400 * kMs);
+    CHECK(one.sent_to(1).empty());
+    if (learns) one.consensus.lose(3);
+    (void)one.consensus.take_out();
+    one.consensus.advance(1450 * kMs);
+    CHECK(one.sent_to(1).empty() == !learns);
+    one.consensus.advance(1500 * kMs);
+    CHECK(one.sent_to(1).empty() == learns);
+  }
+}
+
 TEST_CASE("whichever ranks die at any moment, no two decisions differ, and a majority always decides") {
   const uint64_t base = weft::test::base_seed();
   for (uint64_t i = 0; i < 400; i++) {
@@ -169,6 +361,20 @@ TEST_CASE("if two ranks cannot reach each other, the one that the failure names 
     for (int s = 0; s < 20'000; s++) net.step();
     CHECK(net.at(0).decision() == std::vector<int>{0, 3 - stopped});
   }
+}
+
+TEST_CASE(
+    "of two ranks that lost each other the accused one is left out, even if the other lost more ranks") {
+  Network net(3, 6);
+  const auto apart = [&](int a, int b) {
+    net.at(a).lose(b);
+    net.at(b).lose(a);
+  };
+  apart(1, 2);
+  apart(2, 5);
+  for (int r = 0; r < 6; r++) net.at(r).join(false, r == 3 ? std::set<int>{1, 5} : std::set<int>{5});
+  for (int s = 0; s < 20'000; s++) net.step();
+  CHECK(net.at(3).decision() == std::vector<int>{0, 2, 3, 4});
 }
 
 TEST_CASE("an accused rank proposes after the ranks that reported it as lost") {
