@@ -2,6 +2,7 @@
 #include "rendezvous/auth.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/text.h"
 #include "rendezvous/secure_stream.h"
@@ -192,6 +193,67 @@ TEST_CASE("replayed, reordered, missing and changed frames are refused") {
     CHECK(pair.server.receive(first, &frames).code() == Code::kAuth);
   }
   CHECK(frames.size() == 1);
+}
+
+namespace {
+
+Bytes taken(SecureStream& from) {
+  return std::exchange(from.out(), {});
+}
+
+}  // namespace
+
+TEST_CASE("a proof of which any byte is changed is refused") {
+  const AuthKey key = key_of("0123456789abcdef");
+  std::vector<Bytes> frames;
+  for (size_t at = 0; at < sizeof(Key); at++) {
+    for (const bool of_client : {true, false}) {
+      INFO("byte " << at << " of the " << (of_client ? "client" : "server"));
+      SecureStream client(Role::kClient, key), server(Role::kServer, key);
+      REQUIRE(server.receive(taken(client), &frames).ok());
+      REQUIRE(client.receive(taken(server), &frames).ok());
+      Bytes proof = taken(client);
+      REQUIRE(proof.size() == sizeof(Key));
+      if (of_client) {
+        proof[at] ^= std::byte{1};
+        CHECK(server.receive(proof, &frames).code() == Code::kAuth);
+        CHECK(!server.established());
+        continue;
+      }
+      REQUIRE(server.receive(proof, &frames).ok());
+      Bytes answer = taken(server);
+      REQUIRE(answer.size() == sizeof(Key));
+      answer[at] ^= std::byte{1};
+      CHECK(client.receive(answer, &frames).code() == Code::kAuth);
+      CHECK(!client.established());
+    }
+  }
+}
+
+TEST_CASE("a server without the secret cannot send the client's proof back") {
+  SecureStream client(Role::kClient, key_of("0123456789abcdef"));
+  (void)taken(client);
+  Hello hello;
+  hello.secret = true;
+  hello.role = Role::kServer;
+  std::vector<Bytes> frames;
+  REQUIRE(client.receive(encode_hello(hello), &frames).ok());
+  CHECK(client.receive(taken(client), &frames).code() == Code::kAuth);
+  CHECK(!client.established());
+}
+
+TEST_CASE("frames that are sent back to their sender are refused") {
+  const AuthKey key = key_of("0123456789abcdef");
+  for (const bool of_client : {true, false}) {
+    Pair pair(key, key);
+    pair.settle();
+    REQUIRE(pair.client.established());
+    SecureStream& sender = of_client ? pair.client : pair.server;
+    sender.send(view("pay"));
+    std::vector<Bytes> frames;
+    CHECK(sender.receive(taken(sender), &frames).code() == Code::kAuth);
+    CHECK(frames.empty());
+  }
 }
 
 TEST_CASE("a frame's length is checked before its bytes are awaited") {

@@ -108,7 +108,8 @@ TEST_CASE("time in which the checking rank did not run does not count as silence
   const Heartbeat heartbeat(1000);
   const Deadline planned = Deadline::at(500 * kMs);
   CHECK(heartbeat.own_pause_ns(planned, 400 * kMs) == 0);
-  CHECK(heartbeat.own_pause_ns(planned, 700 * kMs) == 0);  // only a moment late
+  CHECK(heartbeat.own_pause_ns(planned, 700 * kMs) == 0);          // only a moment late
+  CHECK(heartbeat.own_pause_ns(planned, 701 * kMs) == 201 * kMs);  // more than a heartbeat
   CHECK(heartbeat.own_pause_ns(planned, 9500 * kMs) == 9000 * kMs);
   CHECK(Heartbeat::forgive(100 * kMs, 9000 * kMs, 9500 * kMs) == 9100 * kMs);
   CHECK(Heartbeat::forgive(900 * kMs, 9000 * kMs, 9500 * kMs) == 9500 * kMs);  // never in the future

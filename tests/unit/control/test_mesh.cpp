@@ -9,6 +9,7 @@
 #include <csignal>
 
 #include "mesh_rig.h"
+#include "rendezvous/heartbeat.h"
 #include "support/kernel.h"
 
 namespace unit_mesh {
@@ -382,6 +383,61 @@ TEST_CASE("a rank that cannot be reached is named at the deadline, with the reas
   CHECK(result.code() == Code::kTimeout);
   CHECK(result.info().ranks == std::vector<int>{0});
   CHECK(result.text().find("refused") != std::string::npos);
+}
+
+TEST_CASE("a holder of the key that gives a number that is not its own is not let in") {
+  const std::string store = unique_store();
+  Status result;
+  std::unique_ptr<SocketMesh> mesh;
+  std::thread thread([&] { result = form(store, 0, 2, {}, &mesh); });
+  std::unique_ptr<StoreExchange> exchange;
+  REQUIRE(
+      StoreExchange::make(store_options(store, 1, 2), system_clock, silent, in_ms(kPlenty), &exchange).ok());
+  mesh::Advertisement mine, theirs;
+  mine.unix_name = "weft-test-nobody-listens-here";
+  std::vector<Bytes> all;
+  CHECK(exchange->all_gather(mesh::encode(mine), &all, in_ms(kPlenty)).ok());
+  REQUIRE(mesh::decode(all[0], &theirs));
+  std::vector<Connection> connections;
+  const auto answer_to = [&](int rank) {
+    Address address;
+    address.kind = Address::Kind::kUnix;
+    address.name = theirs.unix_name;
+    Fd fd;
+    int error = 0;
+    REQUIRE(connect_to(address, &fd, &error).ok());
+    Connection& connection =
+        connections.emplace_back(std::move(fd), Role::kClient, AuthKey{theirs.key, true});
+    connection.send(mesh::hello_frame(rank));
+    std::vector<Bytes> frames;
+    bool closed = false;
+    while (frames.empty() && !closed &&
+           wait_for(connection.fd(), connection.events(), system_clock, in_ms(kPlenty))) {
+      connection.flush();
+      REQUIRE(connection.read(&frames, &closed).ok());
+    }
+    return frames.empty() ? std::nullopt : mesh::hello_rank(frames[0]);
+  };
+  for (const int wrong : {-1, 0, 2, INT32_MAX}) CHECK(!answer_to(wrong));
+  CHECK(answer_to(1) == 0);
+  CHECK(exchange->all_gather({}, &all, in_ms(kPlenty)).ok());
+  thread.join();
+  INFO(result.text());
+  CHECK(result.ok());
+}
+
+TEST_CASE("an advertisement with a heartbeat timeout that no rank can have is refused") {
+  mesh::Advertisement good, read;
+  good.unix_name = "a name";
+  for (const int64_t timeout_ms : {int64_t{-1}, Heartbeat::kLeastMs, INT64_MAX}) {
+    good.heartbeat_timeout_ms = timeout_ms;
+    CHECK(mesh::decode(mesh::encode(good), &read));
+    CHECK(read.heartbeat_timeout_ms == timeout_ms);
+  }
+  for (const int64_t timeout_ms : {int64_t{0}, int64_t{-2}, Heartbeat::kLeastMs - 1, INT64_MIN}) {
+    good.heartbeat_timeout_ms = timeout_ms;
+    CHECK(!mesh::decode(mesh::encode(good), &read));
+  }
 }
 
 TEST_CASE("ranks of different versions that meet over the program's channel report both versions") {

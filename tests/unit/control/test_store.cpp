@@ -353,6 +353,41 @@ TEST_CASE("invalid messages of members and ranks out of range are refused by the
   CHECK(meet(store.member(0, 1)).ok());
 }
 
+TEST_CASE("a member that sends data of another round is refused, and fails its group") {
+  const Store store;
+  Meeting other = joined(store.member(0, 2));
+  int error = 0;
+  Fd fd;
+  REQUIRE(connect_to(store.server->address(), &fd, &error).ok());
+  Connection connection(std::move(fd), Role::kClient, kSecret);
+  connection.send(store::encode(store::Join{"job", 0, 1, 2}));
+  connection.send(store::encode(store::Give{1, {}}));  // the group is in round 0
+  std::vector<Bytes> frames;
+  bool closed = false;
+  while (!closed && wait_for(connection.fd(), connection.events(), system_clock, in_ms(kPlenty))) {
+    connection.flush();
+    REQUIRE(connection.read(&frames, &closed).ok());
+  }
+  REQUIRE(frames.size() == 2);
+  Status status;
+  REQUIRE(store::decode_failed(frames[1], &status));
+  CHECK(contains(status.text(), "rank 1 sent data of round 1"));
+  std::vector<Bytes> all;
+  CHECK(other->all_gather({}, &all, in_ms(kPlenty)).info().ranks == std::vector<int>{1});
+}
+
+TEST_CASE("the number of a rank that has left its group stays taken") {
+  const Store store;
+  Meeting stays = joined(store.member(0, 2)), leaves = joined(store.member(1, 2));
+  std::thread other([&] { CHECK(three_rounds(*leaves, 0).ok()); });
+  CHECK(three_rounds(*stays, 0).ok());
+  other.join();
+  leaves.reset();
+  const Status status = join_error(store.member(1, 2));
+  CHECK(status.code() == Code::kMismatch);
+  CHECK(contains(status.text(), "rank 1 has joined already"));
+}
+
 TEST_CASE("HTTP clients, TLS hellos, port scanners and slow or silent clients do not disturb the job") {
   const Store store;
   const Address address = store.server->address();
