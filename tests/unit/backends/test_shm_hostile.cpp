@@ -62,7 +62,7 @@ Status drive(CollectiveLane& lane) {
 // Rank 0 calls all_reduce on `count` elements; rank 1 publishes a correct post that `lie` has changed.
 Status against(int ranks_are_processes, uint64_t count,
                const std::function<void(Group& group, LaneBlock& mine, Post& post)>& lie,
-               const InputSlices* slices = nullptr) {
+               const InputSlices* slices = nullptr, uint64_t slot = 0) {
   Status seen;
   const LinkedBody body = [&](SocketLinks& links) {
     const std::shared_ptr<Group> group = make_group(links);
@@ -72,11 +72,11 @@ Status against(int ranks_are_processes, uint64_t count,
     const Deadline deadline = Deadline::after(clock, 20'000, 0);
     if (links.rank() == 1) {
       LaneBlock& mine = group->at<LaneBlock>(1, group->layout().lane(0));
-      Post& post = mine.posts[0];
+      Post& post = mine.posts[slot & 1];
       post.descriptor = Descriptor::of(sum(data));
       post.arrival.hash = post.descriptor.hash();
       post.arrival.claims = {};
-      uint64_t sequence = 1;
+      uint64_t sequence = slot + 1;
       lie(*group, mine, post);
       if (post.arrival.sequence.load() != 0) sequence = post.arrival.sequence.load();
       post.arrival.sequence.store(sequence, std::memory_order_release);
@@ -90,7 +90,7 @@ Status against(int ranks_are_processes, uint64_t count,
     args.src = args.dst = memory;
     args.slices = slices;
     GroupLane lane(group, 0);
-    lane.start(args, 0);
+    lane.start(args, slot);
     const Status status = drive(lane);
     WEFT_EXPECT_OK(links.all_gather({}, &all, deadline));
     WEFT_EXPECT(!status.ok());
@@ -183,6 +183,28 @@ TEST_CASE("an impossible sequence number is an error by name") {
     CHECK(status.code() == Code::kPeerFailed);
     CHECK(status.text().find("corrupt") != std::string::npos);
   }
+  // At operation 6 the post has the number of operation 4, until the rank arrives: none of the past.
+  for (const uint64_t past : {uint64_t{1}, uint64_t{4}, uint64_t{6}}) {
+    const Status status =
+        against(0, 4, [&](Group&, LaneBlock&, Post& post) { post.arrival.sequence = past; }, nullptr, 6);
+    INFO(status.text());
+    CHECK(status.code() == Code::kPeerFailed);
+    CHECK(status.text().find("corrupt") != std::string::npos);
+  }
+}
+
+TEST_CASE("a mismatch shows the calls that differ, whatever the calls before them were") {
+  for (const int before : {1, 2, 3}) {
+    CHECK(failure_text(run_linked_threads(2, [&](SocketLinks& links) {
+            ShmRank rank(links);
+            std::vector<int32_t> data(8, 1), longer(9, 1), shorter(7, 1);
+            for (int i = 0; i < before; i++) WEFT_EXPECT_OK(rank.call(sum(data)));
+            const Status status = rank.call(sum(rank.rank() == 0 ? longer : shorter));
+            WEFT_EXPECT(status.code() == Code::kMismatch);
+            WEFT_EXPECT(status.text().find("x 9") != std::string::npos);
+            WEFT_EXPECT(status.text().find("x 7") != std::string::npos);
+          })) == "");
+  }
 }
 
 TEST_CASE("an invalid descriptor is a mismatch that can be printed") {
@@ -253,6 +275,7 @@ TEST_CASE("no rank writes into the arena of a rank that has given up an operatio
       group->at<LaneBlock>(0, group->layout().lane(0)).posts[0].arrival.sequence = 1;
       WEFT_EXPECT_OK(links.all_gather({}, &all, deadline));
       WEFT_EXPECT_OK(links.all_gather({}, &all, deadline));
+      WEFT_EXPECT(lane.writers().empty());  // rank 1 has found this arena sealed
       WEFT_EXPECT(std::all_of(values, values + count, [](int32_t v) { return v == 5; }));
       return;
     }
@@ -261,6 +284,42 @@ TEST_CASE("no rank writes into the arena of a rank that has given up an operatio
     WEFT_EXPECT(lane.writers().empty());
     WEFT_EXPECT_OK(links.all_gather({}, &all, deadline));
     lane.abandon();
+  });
+  CHECK(failure_text(errors) == "");
+}
+
+TEST_CASE("gradients that a rank has taken back are not read in place") {
+  const auto errors = run_linked_threads(2, [](SocketLinks& links) {
+    const std::shared_ptr<Group> group = make_group(links);
+    SystemClock clock;
+    const Deadline deadline = Deadline::after(clock, 20'000, 0);
+    std::vector<Bytes> all;
+    const uint64_t count = 1 << 20, half = count / 2;  // the second half is rank 1's to reduce
+    std::byte* memory = nullptr;
+    WEFT_EXPECT_OK(group->arena()->allocate(count * 4, &memory));
+    auto* const values = reinterpret_cast<int32_t*>(memory);
+    std::fill_n(values, count, 5);
+    std::vector<int32_t> shape(count), gradient(half, 7);
+    std::mutex mutex;
+    std::atomic<bool> gone{true};
+    const InputSlices slices{
+        {{half, half, reinterpret_cast<std::byte*>(gradient.data())}}, false, &mutex, &gone};
+    CollectiveArgs args = sum(shape);
+    args.src = args.dst = memory;
+    if (links.rank() == 1) args.slices = &slices;
+    GroupLane lane(group, 0);
+    lane.start(args, 0);
+    for (int i = 0; i < 1000; i++) WEFT_EXPECT(lane.poll() != Poll::kFinished);
+    WEFT_EXPECT_OK(links.all_gather({}, &all, deadline));
+    for (int i = 0; i < 1000; i++) WEFT_EXPECT(lane.poll() != Poll::kFinished);
+    WEFT_EXPECT_OK(links.all_gather({}, &all, deadline));
+    WEFT_EXPECT(std::all_of(values + half, values + count, [](int32_t v) { return v == 5; }));
+    WEFT_EXPECT_OK(links.all_gather({}, &all, deadline));
+    gone = false;
+    WEFT_EXPECT_OK(drive(lane));
+    WEFT_EXPECT(std::all_of(values, values + half, [](int32_t v) { return v == 10; }));
+    WEFT_EXPECT(std::all_of(values + half, values + count, [](int32_t v) { return v == 12; }));
+    WEFT_EXPECT_OK(links.all_gather({}, &all, deadline));
   });
   CHECK(failure_text(errors) == "");
 }

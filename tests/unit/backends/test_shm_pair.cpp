@@ -99,6 +99,30 @@ TEST_CASE("a receive names the rank that sends nothing") {
         })) == "");
 }
 
+TEST_CASE("a packet of another message is an error by name") {
+  CHECK(failure_text(run_linked_threads(2, [](SocketLinks& links) {
+          ShmRank rank(links);
+          shm::Group& group = rank.group();
+          std::vector<uint32_t> data(4, 7);
+          SystemClock clock;
+          std::vector<Bytes> all;
+          if (rank.rank() == 1) {
+            const uint64_t ring = group.layout().ring(0, 0);
+            WEFT_EXPECT_OK(group.ensure(1, ring, shm::kRingStride));
+            // Of message 4, where message 0 is next.
+            new (group.memory(1, ring)) shm::PacketHeader{5, Descriptor::of(message(Coll::kRecv, 1, data))};
+            group.at<shm::PairBlock>(1, group.layout().pair(0, 0)).produced.value = 1;
+          }
+          WEFT_EXPECT_OK(links.all_gather({}, &all, Deadline::after(clock, 20'000, 0)));
+          if (rank.rank() == 1) return;
+          const Status status = rank.call(from(1), message(Coll::kRecv, 1, data));
+          WEFT_EXPECT(status.code() == Code::kPeerFailed);
+          WEFT_EXPECT(status.info().ranks == std::vector<int>{1});
+          WEFT_EXPECT(status.text().find("message number 5, expected 1") != std::string::npos);
+          WEFT_EXPECT(data == std::vector<uint32_t>(4, 7));
+        })) == "");
+}
+
 TEST_CASE("the notes of a pair are separate from its messages, and errors name their call") {
   CHECK(failure_text(run_linked_processes(2, [](SocketLinks& links) {
           ShmRank rank(links);
