@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <new>
+#include <span>
 #include <vector>
 
 #include "base/log.h"
@@ -32,7 +33,13 @@ class KeepingLink final : public Link {
     *limits = {kPiece, 64 * kPiece};
     return {};
   }
-  bool send(int peer, ByteView, ByteView, InFlightFrame& frame) override {
+  bool send(int peer, ByteView head, ByteView, InFlightFrame& frame) override {
+    if (Note note; parse(head, &note) && note.kind == FrameKind::kNote && note.what == NoteKind::kCredit)
+      credited += note.first;
+    if (loses_peer) {
+      events_->lost(peer, Status::error(Code::kPeerFailed, "the cable is out"));
+      return false;
+    }
     frame.busy = true;
     frame.peer = peer;
     kept_.push_back(&frame);
@@ -76,6 +83,8 @@ class KeepingLink final : public Link {
 
   std::function<void()> inside_send;
   int may_complete = 0;  // frames that may complete inside progress
+  bool loses_peer = false;
+  uint64_t credited = 0;  // bytes of the window that were returned to the peer
 
  private:
   LinkEvents* events_ = nullptr;
@@ -146,6 +155,142 @@ TEST_CASE("a link that completes the frame it is given inside send completes its
   CHECK(two.done);
   rig.send(&three, 40);
   rig.finish({&before, &one, &two, &three});
+}
+
+TEST_CASE("a cancelled send ends once the link no longer reads its buffer") {
+  Rig rig;
+  Message message;
+  rig.send(&message, 40);
+  CHECK(!rig.link->settled());
+  rig.link->may_complete = 40;
+  rig.transport->cancel(&message);
+  CHECK(message.done);
+  CHECK(message.status.code() == Code::kCancelled);
+  CHECK(rig.link->settled());
+}
+
+TEST_CASE("a send of which the link took no frame fails with the reason for which the peer is lost") {
+  Rig rig;
+  Message message;
+  rig.link->loses_peer = true;
+  rig.send(&message, 1);
+  CHECK(!message.done);
+  const Deadline deadline = Deadline::after(rig.clock, 10'000, 0);
+  while (!message.done && !deadline.expired(rig.clock)) rig.transport->progress();
+  CHECK(message.status.code() == Code::kPeerFailed);
+  rig.link->loses_peer = false;
+}
+
+// ---- Frames of another process ----
+
+namespace {
+
+constexpr uint64_t kToken = 77;
+
+// A rig whose peer sends what the test says.
+struct Hearing : Rig {
+  Hearing() { peer().token_in = kToken; }
+  Peer& peer() { return transport->peer(kPeer); }
+  void hear_message(uint64_t number, uint64_t size, uint64_t data, uint64_t token = kToken,
+                    bool offered = false) {
+    Header header;
+    header.from = kPeer;
+    header.token = token;
+    header.slot = number;
+    header.size = size;
+    header.name = number;
+    header.offered = offered ? 1 : 0;
+    transport->on_frame(std::as_bytes(std::span(&header, 1)), ByteView(large).first(data));
+  }
+  void hear_fragment(uint64_t number, uint64_t offset, uint64_t data) {
+    Fragment fragment;
+    fragment.from = kPeer;
+    fragment.token = kToken;
+    fragment.name = number;
+    fragment.offset = offset;
+    transport->on_frame(std::as_bytes(std::span(&fragment, 1)), ByteView(large).first(data));
+  }
+  void receive(uint64_t number, Message* message) {
+    transport->receive(kPeer, {number, 0, 0}, target.data(), target.size(), message);
+  }
+
+  Bytes large = Bytes(100'000, std::byte{7});
+  Bytes target = Bytes(100'000);
+};
+
+}  // namespace
+
+TEST_CASE("a frame without the token of its sender is discarded") {
+  Hearing rig;
+  Message message;
+  rig.receive(1, &message);
+  for (const uint64_t wrong : {uint64_t{0}, kToken + 1, kToken ^ (uint64_t{1} << 63)}) {
+    rig.hear_message(1, 8, 8, wrong);
+    CHECK(!message.done);
+    CHECK(rig.peer().received == 0);
+  }
+  rig.hear_message(1, 8, 8);
+  CHECK(message.done);
+  CHECK(message.received_bytes == 8);
+}
+
+TEST_CASE("a fragment that does not continue its message loses the peer") {
+  for (const bool posted : {true, false}) {
+    for (const uint64_t offset : {uint64_t{999}, uint64_t{1001}, uint64_t{0}, UINT64_MAX}) {
+      Hearing rig;
+      Message message;
+      if (posted) rig.receive(1, &message);
+      rig.hear_message(1, 3000, 1000);
+      rig.hear_fragment(1, 1000, 0);
+      CHECK(!rig.peer().broken);
+      rig.hear_fragment(1, offset, 1000);
+      CHECK(rig.peer().broken);
+      CHECK(!message.done);
+      if (posted) rig.transport->cancel(&message);
+    }
+    Hearing rig;
+    Message message;
+    if (posted) rig.receive(1, &message);
+    rig.hear_message(1, 3000, 1000);
+    rig.hear_fragment(1, 1000, 2001);  // longer than the rest
+    CHECK(rig.peer().broken);
+    CHECK(!message.done);
+    if (posted) rig.transport->cancel(&message);
+  }
+}
+
+TEST_CASE("a peer that sends more than the window before it is received is lost") {
+  Hearing rig;
+  const uint64_t fit = kWindowBytes / cost(100'000);
+  for (uint64_t number = 1; number <= fit; number++) rig.hear_message(number, 100'000, 1000);
+  CHECK(!rig.peer().broken);
+  CHECK(rig.peer().arrived_bytes == fit * cost(100'000));
+  rig.hear_message(fit + 1, 100'000, 1000);
+  CHECK(rig.peer().broken);
+  CHECK(rig.peer().arrived_bytes <= kWindowBytes);
+}
+
+TEST_CASE("the window is free again for what has been received, and no credit is given for offers") {
+  Hearing rig;
+  for (uint64_t number = 1; number <= 50; number++) {
+    Message message;
+    rig.hear_message(number, 100'000, 100'000);
+    rig.receive(number, &message);
+    CHECK(message.done);
+    CHECK(message.status.ok());
+    CHECK(rig.target == rig.large);
+  }
+  CHECK(!rig.peer().broken);
+  CHECK(rig.peer().arrived_bytes == 0);
+  CHECK(rig.link->credited + rig.peer().owed == 50 * cost(100'000));
+  CHECK(rig.link->credited > 0);
+  for (uint64_t number = 51; number <= 100; number++) {
+    Message message;
+    rig.hear_message(number, 100'000, 0, kToken, true);
+    rig.receive(number, &message);
+    rig.transport->cancel(&message);
+  }
+  CHECK(rig.link->credited + rig.peer().owed == 50 * cost(100'000));
 }
 
 namespace {

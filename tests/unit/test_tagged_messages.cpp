@@ -411,6 +411,33 @@ TEST_CASE(
       options));
 }
 
+TEST_CASE("messages beyond those that may be offered wait at their sender") {
+  constexpr size_t kMany = kMostOffers + 100;
+  pair([](Rank& self) {
+    const bool sender = self.rank == 0;
+    std::vector<Mail> many(sender ? kMany : 0);
+    for (Mail& mail : many) {
+      mail.data.assign(kEagerMessageBytes / sizeof(uint32_t) + 1, 7);
+      submit(self, mail, Coll::kSend, 1, 1);
+    }
+    // Rank 1 receives the offers while it waits for another message.
+    Mail none(1);
+    if (!sender) submit(self, none, Coll::kRecv, 0, 2, 300);
+    if (!sender) wait(self, none, "a receive that nothing matches");
+    barrier(self);
+    for (size_t i = 0; !sender && i < kMany; i++) {
+      Mail mail(kEagerMessageBytes / sizeof(uint32_t) + 1);
+      submit(self, mail, Coll::kRecv, 0, 1);
+      wait(self, mail, "a receive");
+      self.expect(mail.request.result, cat("receive ", i));
+    }
+    for (const Mail& mail : many) wait(self, mail, "a send");
+    for (const Mail& mail : many) self.expect(mail.request.result, "send");
+    barrier(self);
+    self.expect(!self.comm->failed(), "the communicator continues");
+  });
+}
+
 TEST_CASE("a send that waits for the window completes once it is free") {
   pair([](Rank& self) {
     constexpr uint32_t kMany = 200;  // of 4 KiB
