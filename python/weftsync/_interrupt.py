@@ -68,20 +68,29 @@ def begin_exit() -> None:
     exiting, elsewhere, _exit_ends = True, lambda: 1, time.monotonic() + _EXIT_S
 
 
+def end_others(seconds: float) -> None:
+    """End the calls that block on other threads once this time has passed."""
+    global elsewhere
+    before, end = elsewhere, time.monotonic() + seconds
+    elsewhere = lambda: int(before() or time.monotonic() > end)  # noqa: E731
+
+
 # Code of functions of this package that wait outside of the library. Threads: any.
 waiting_code: set[Any] = set()
 
 
-def others_leave(seconds: float, collector: Callable[[], int]) -> bool:
+def others_leave(seconds: float, collector: Callable[[], int] = int, package: str = str(__package__)) -> bool:
     """Wait until no other thread is inside a call of the library, or collects garbage. Returns False when time is up.
 
     collector  returns the thread that collects garbage, 0 for none
+    package    calls the library
 
     A thread that is still there after half of the time, in a callback, gets the exception SystemExit.
     """
     begin, own, asked = time.monotonic(), threading.get_ident(), False
     while True:
-        inside = {thread for thread, frame in sys._current_frames().items() if thread != own and _is_inside(frame)}
+        inside = {thread for thread, frame in sys._current_frames().items() if thread != own and
+                  _is_inside(frame, package)}
         inside |= {collector()} - {0, own}
         passed = time.monotonic() - begin
         if not inside or passed > seconds:
@@ -92,13 +101,12 @@ def others_leave(seconds: float, collector: Callable[[], int]) -> bool:
         time.sleep(0.001)
 
 
-def _is_inside(frame: Any) -> bool:
+def _is_inside(frame: Any, package: str) -> bool:
     """True if the thread with this innermost frame may be inside a call of the library.
 
-    Its innermost frame belongs to this package then, or the call runs a callback. Callbacks on threads of the library
+    Its innermost frame belongs to the package then, or the call runs a callback. Callbacks on threads of the library
     do not count, because destruction waits for them itself.
     """
-    package = str(__package__)
     if (frame.f_globals.get("__name__", "") + ".").startswith(package + ".") and frame.f_code not in waiting_code:
         return frame.f_back is not None or frame.f_globals is not globals()
     while frame is not None:

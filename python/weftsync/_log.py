@@ -23,11 +23,22 @@ _writer = 0  # the package's thread
 def write(report: Callable[[], Any]) -> None:
     """Call report on the package's thread, after the earlier ones, and wait for a short time. Threads: any."""
     written = threading.Event()
+    if _first.acquire(blocking=False) and not _start():
+        _first.release()
+        report()
+        return
     _lines.put((report, written))
-    if _first.acquire(blocking=False):
-        threading.Thread(target=_run, name="weftsync-log", daemon=True).start()
     if threading.get_ident() != _writer:  # a report that destroys objects may log
         written.wait(_WAIT_S)
+
+
+def _start() -> bool:
+    """Start the package's thread. Returns False while the interpreter exits: Python 3.12 starts no threads then."""
+    try:
+        threading.Thread(target=_run, name="weftsync-log", daemon=True).start()
+        return True
+    except RuntimeError:
+        return False
 
 
 def _run() -> None:

@@ -420,6 +420,21 @@ def interrupted_handled():
     expect_equal(ran, [0] if RANK == 0 else [])
 
 
+def exits():
+    """The interpreter exits while a daemon thread waits in a collective that rank 1 does not join."""
+    comm = new_comm(timeout=120)
+    step = jax.jit(lambda x, token: wj.all_reduce(x, token, comm=comm)[0])
+    x, token = jnp.ones(10), wj.create_token()
+    step(x, token).block_until_ready()
+    if RANK == 1:
+        wait_until(comm.error, "rank 0 has exited", 100)
+        print(comm.error(), flush=True)
+        return
+    threading.Thread(target=lambda: step(x, token).block_until_ready(), daemon=True).start()
+    time.sleep(0.3)
+    sys.exit(3)
+
+
 def forked():
     """A child made by fork gets the documented error, inside jit and outside, and its parent continues."""
     comm, token, x = new_comm(), wj.create_token(), jnp.ones(3)

@@ -25,7 +25,7 @@ PREFIX = """
         context = weft.Context(log=False)
         return weft.Comm(context, rank=rank, size=2, store=store, backend="shm", init_timeout=30, timeout=60)
     def alone():
-        return weft.Comm(rank=0, size=1, store="unix:@weft-unused", backend="shm")
+        return weft.Comm(weft.Context(log=False), rank=0, size=1, store="unix:@weft-unused", backend="shm")
     def daemon(function, *arguments):
         threading.Thread(target=function, args=arguments, daemon=True).start()
         time.sleep(0.15)

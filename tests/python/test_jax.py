@@ -218,5 +218,28 @@ def test_outside_jit():
     ranks(body)
 
 
+def test_deleted():
+    """an array that is deleted, donated or dropped while an operation reads it keeps its memory"""
+    def body(comm):
+        count, made = 300_000, []
+        if comm.rank > 0:
+            comm.recv(np.zeros(1), 0)  # rank 0 has called by then
+            made = [comm.new.all_reduce(np.full(count, 2.0, np.float32), wait=False) for _ in range(3)]
+        else:
+            for end in (lambda x: x.delete(), jax.jit(lambda x: 3 * x, donate_argnums=0), lambda x: None):
+                x = jnp.full(count, 2.0).block_until_ready()
+                made.append(comm.new.all_reduce(x, wait=False))
+                jax.block_until_ready(end(x))
+                del x
+                gc.collect()
+            jax.block_until_ready([jnp.full(count, 7.0) for _ in range(20)])  # takes memory that was freed
+            for other in range(1, SIZE):
+                comm.send(np.ones(1), other)
+        for request in made:
+            expect(bool((np.asarray(request.result()) == 2 * SIZE).all()), "the sum")
+
+    ranks(body)
+
+
 if __name__ == "__main__":
     cases.main(globals())

@@ -161,6 +161,15 @@ def test_interrupted_handled():
     finish(processes)
 
 
+def test_exit():
+    """the interpreter exits in time while a daemon thread waits in a collective, and the other rank learns it"""
+    begin, processes = time.monotonic(), start("exits")
+    (_, mine), (theirs, _) = finish(processes, [1])
+    expect_equal(processes[0].returncode, 3, mine[-3000:])
+    expect(time.monotonic() - begin < 100, "in time")
+    expect("ERR_INTERRUPTED" in theirs and "rank 0" in theirs, "the other rank's error", theirs)
+
+
 def test_forked():
     """a child made by fork gets the documented error"""
     finish(start("forked"))

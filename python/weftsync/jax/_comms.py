@@ -11,9 +11,11 @@ from typing import Optional
 
 import jax
 
+from .. import _interrupt
 from ..comm import Comm
 from . import _module
 
+_EXIT_S = 5.0  # that compiled programs have at interpreter exit to end
 # A number is never used twice. The list keeps a communicator open that compiled programs may still use.
 _numbers = itertools.count(1)
 _comms: dict[int, Comm] = {}
@@ -87,12 +89,14 @@ def _forget(number: int) -> None:
 
 @atexit.register  # runs before the communicators are destroyed, because the package weftsync was imported before
 def _forget_all() -> None:
-    """Let the programs that are running end. Their operations have deadlines, and Ctrl-C aborts them."""
+    """Let the programs that are running end. Their collectives are ended after some seconds; Ctrl-C aborts them."""
     if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt):  # the exception that ends the interpreter
         for comm in list(_comms.values()):
             comm.abort("the program was interrupted")
     if _module.used():
+        _interrupt.end_others(_EXIT_S)
         with contextlib.suppress(Exception):  # a failure was reported to who waited for the results
             jax.effects_barrier()
+        _interrupt.others_leave(_EXIT_S + 2, package="jax")
     for number in list(_comms):
         _forget(number)
