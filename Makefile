@@ -82,7 +82,7 @@ test-torch: build | .setup/parity ## PyTorch's own distributed suite over Weft, 
 $(BUILD)-mutants/build.ninja: | .setup/build
 	meson setup $(BUILD)-mutants $(MESON_OPTIONS) -Dgrouped=false
 
-test-mutants: $(BUILD)-mutants/build.ninja ## break the library on purpose: the tests must notice each time (half an hour)
+test-mutants: $(BUILD)-mutants/build.ninja ## break the library on purpose: the tests must notice each time (an hour)
 	@python3 tests/mutants/run.py $(BUILD)-mutants --jobs $(JOBS) $(MUTANTS)
 
 bench: build ## measure the collectives and a gradient step on this machine

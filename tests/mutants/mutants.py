@@ -323,6 +323,9 @@ MUTANTS = [
            "  comm_.collectives().arena()->taint();\n", "", "unit_lane"),
     Mutant("a rank has left before its last messages are read", "lib/comm/lane.cpp",
            "      if (std::exchange(departed_, rank) != rank) break;\n", "", "unit_lane"),
+    Mutant("the deadline of an operation that waits behind another one is not looked at", "lib/comm/lane.cpp",
+           "    request->slot = slot;\n    if (request->deadline.expired(clock)) return request;",
+           "    request->slot = slot;", "capi_lifetime"),
     Mutant("a silent rank counts as dead, so its writes are not waited for", "lib/comm/comm.cpp",
            "if (evidence == Evidence::kConnection || evidence == Evidence::kProcess) {",
            "if (evidence != Evidence::kNone) {", "unit_lane"),
@@ -488,4 +491,9 @@ MUTANTS = [
            "seat(join.rank).member != nullptr || seat(join.rank).left)", "seat(join.rank).member != nullptr)", "unit_store"),
     Mutant("a member connects as a rank that there is not", "lib/rendezvous/mesh_connect.cpp",
            " && *rank < exchange_.size());", ");", "unit_mesh"),
+
+    # ---- hooks: error feedback ----
+    Mutant("contributions of a step that failed are sent twice", "hooks/powersgd/powersgd.cpp",
+           "      if (std::exchange(is_open(m), true)) std::fill_n(error, m.rows * m.columns, 0.0f);\n      LowRankArgs",
+           "      is_open(m) = true;\n      LowRankArgs", "unit_hooks_error_memory"),
 ]

@@ -90,6 +90,14 @@ class SimulatedHook {
     return took_place;
   }
 
+  // Runs the first stage of a step that then fails.
+  void fail_step() {
+    for (int r = 0; r < kRanks; r++) {
+      weft_stage stage{};
+      ok_ &= hooks_[r]->stage(buckets_[r], &stage).ok();
+    }
+  }
+
   // Returns the error memory of a rank: the part of its gradients that it has not sent.
   std::vector<float> errors(int r) {
     REQUIRE(ok_);

@@ -84,6 +84,31 @@ TEST_CASE("a hook with error feedback reports the norm of its error memory over 
   }
 }
 
+TEST_CASE("contributions of steps that failed are not fed back", "[host]") {
+  SimulatedHook ranks("powersgd", "start=2 rank=1", {40, 30});
+  const auto fill = [&] {
+    double sum = 0;
+    for (int r = 0; r < SimulatedHook::kRanks; r++) {
+      for (uint64_t k = 0; k < 1200; k++) {
+        ranks.values(r)[k] = static_cast<float>(noise(1, r, 0, k));
+        if (r == 0) sum += double{ranks.values(r)[k]} * double{ranks.values(r)[k]};
+      }
+    }
+    return std::sqrt(sum);
+  };
+  for (int step = 0; step < 3; step++) {
+    fill();
+    ranks.step();
+  }
+  for (int failed = 0; failed < 10; failed++) {
+    fill();
+    ranks.fail_step();
+  }
+  const double gradient = fill();
+  ranks.step();
+  CHECK(ranks.error_norm() < 1.01 * gradient);
+}
+
 TEST_CASE("hooks without error feedback report no error memory") {
   for (const auto& [name, options] :
        {Named{"allreduce", ""}, Named{"noop", ""}, Named{"quantize", ""}, Named{"int8", "feedback=0"},
