@@ -420,6 +420,8 @@ MUTANTS = [
            "    written_ = {};\n", "", "unit_shm_hostile"),
     Mutant("counters that no operation moves leave the range of their comparison", "backends/shm/lane_blocks.cpp",
            "    publish(stage, slot, 0);\n", "", "unit_shm_collectives"),
+    Mutant("counters are compared as numbers, not by difference", "backends/shm/layout.h",
+           "return static_cast<int64_t>(value - goal) >= 0;", "return value >= goal;", "unit_shm_segment", only="tests"),
     Mutant("a buffer may begin before the arena of its segment", "backends/shm/group.cpp",
            "return offset >= layout_.arena && offset", "return offset", "unit_shm_hostile"),
     Mutant("a sender is a packet ahead of the ring", "backends/shm/pair.cpp",
@@ -496,4 +498,8 @@ MUTANTS = [
     Mutant("contributions of a step that failed are sent twice", "hooks/powersgd/powersgd.cpp",
            "      if (std::exchange(is_open(m), true)) std::fill_n(error, m.rows * m.columns, 0.0f);\n      LowRankArgs",
            "      is_open(m) = true;\n      LowRankArgs", "unit_hooks_error_memory"),
+    Mutant("a factor that is not finite is kept for the next step", "hooks/powersgd/powersgd.cpp",
+           "    if (all_finite(factor, count)) {", "    if (count > 0) {", "unit_hooks_powersgd"),
+    Mutant("a dependent column is scaled up from rounding errors", "hooks/powersgd/orthogonal.cpp",
+           "  if (left < kDependent) {", "  if (left <= 0) {", "unit_hooks_powersgd"),
 ]

@@ -180,6 +180,15 @@ TEST_CASE("without address space to choose from, a segment lies anywhere") {
         })) == "");
 }
 
+TEST_CASE("counters that have wrapped are compared by their difference") {
+  constexpr uint64_t kLast = (uint64_t{1} << 40) - 2;  // the slot before the numbers wrap
+  CHECK(shm::phase(kLast + 1, 0) < shm::phase(kLast, 0));
+  CHECK(shm::reached(shm::phase(kLast + 1, 0), shm::phase(kLast, shm::kMostRounds)));
+  CHECK(shm::reached(shm::phase(kLast + 1, 3), shm::phase(kLast + 1, 3)));
+  CHECK(!shm::reached(shm::phase(kLast, shm::kMostRounds), shm::phase(kLast + 1, 0)));
+  CHECK(!shm::reached(shm::phase(kLast + 1, 2), shm::phase(kLast + 1, 3)));
+}
+
 TEST_CASE("a segment that its owner could shrink under a reader is refused") {
   const Layout layout(2, 1 << 20);
   Fd fd(memory_file());
