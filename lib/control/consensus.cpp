@@ -43,6 +43,14 @@ std::vector<int> Consensus::awaited() const {
   return ranks;
 }
 
+std::vector<int> Consensus::unanswered() const {
+  std::vector<int> ranks;
+  for (const int rank : members_) {
+    if (phase_ != Phase::kIdle && !lost_.contains(rank) && !answers_.contains(rank)) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
 bool Consensus::apart(int a, int b) const {
   return joined_.at(a).contains(b) || joined_.at(b).contains(a);
 }

@@ -23,6 +23,9 @@ namespace weft {
 
 class Consensus {
  public:
+  // Types of messages.
+  enum class Kind : uint8_t { kJoin = 1, kPrepare, kPromise, kAccept, kAccepted, kRefuse, kDecided };
+
   // members: in ascending order, with self.
   Consensus(int self, std::vector<int> members) : self_(self), members_(std::move(members)) {}
 
@@ -43,12 +46,13 @@ class Consensus {
   bool minority() const;
   // Members that are not lost and have not joined.
   std::vector<int> awaited() const;
+  // Members that are not lost and have not answered this rank's proposal; none while it makes no proposal.
+  std::vector<int> unanswered() const;
   const std::vector<int>& members() const { return members_; }
   // Takes the outgoing messages, each with its destination.
   std::vector<std::pair<int, Bytes>> take_out() { return std::exchange(out_, {}); }
 
  private:
-  enum class Kind : uint8_t { kJoin = 1, kPrepare, kPromise, kAccept, kAccepted, kRefuse, kDecided };
   enum class Phase { kIdle, kPreparing, kAccepting };
   struct Message {
     Kind kind = Kind::kJoin;

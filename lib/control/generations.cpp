@@ -156,14 +156,15 @@ Status Generations::agree(uint32_t parent, bool last_of_two, const std::set<int>
   }
   if (!vote->decided() && !broken_.ok()) return broken_;
   if (!vote->decided()) {
-    const std::vector<int> awaited = ranks_in(parent, vote->awaited());
-    return Status::error(Code::kTimeout,
-                         awaited.empty()
-                             ? std::string("shrink: the ranks did not agree in time on the members of the "
-                                           "new communicator; a longer timeout_ms may help")
-                             : cat("shrink: rank ", list_text(awaited), " did not call it in time"),
-                         Evidence::kDeadline)
-        .with_ranks(awaited);
+    std::vector<int> awaited = ranks_in(parent, vote->awaited());
+    std::string text = cat("shrink: rank ", list_text(awaited), " did not call it in time");
+    if (awaited.empty()) {
+      awaited = ranks_in(parent, vote->unanswered());
+      text = "shrink: the ranks did not agree in time on the members of the new communicator";
+      text += awaited.empty() ? "; a longer timeout_ms may help"
+                              : cat(": rank ", list_text(awaited), " did not answer this rank's proposal");
+    }
+    return Status::error(Code::kTimeout, text, Evidence::kDeadline).with_ranks(awaited);
   }
   *next = {shared_from_this(), generation, vote->decision()};
   if (std::binary_search(next->members.begin(), next->members.end(), rank_)) return {};

@@ -355,8 +355,8 @@ void FramedTransport::handle(ByteView bytes, ByteView data) {
   lose(*peer, Status::error(Code::kPeerFailed,
                             cat("rank ", peer->rank, " sent an invalid frame over ", name(), " (kind ",
                                 static_cast<uint32_t>(frame.kind), ", ", data.size(),
-                                " bytes of data): inconsistent length or offset, or more unreceived messages "
-                                "than flow control allows"),
+                                " bytes of data): inconsistent length or offset, an unknown note, or more "
+                                "unreceived messages than flow control allows"),
                             Evidence::kConnection)
                   .with_ranks({peer->rank}));
 }
@@ -384,7 +384,7 @@ bool FramedTransport::arrived(Peer& peer, const Fragment& fragment, ByteView dat
 
 bool FramedTransport::arrived(Peer& peer, const Note& note, ByteView data) {
   advanced_ = true;
-  if (!data.empty()) return false;
+  if (!data.empty() || note.what < NoteKind::kHello || note.what > NoteKind::kGo) return false;
   if (note.what == NoteKind::kHello) peer.hello = true;
   if (note.what == NoteKind::kReady) peer.ready = true;
   if (note.what == NoteKind::kCredit) {

@@ -46,7 +46,7 @@ inline int64_t since_ms(uint64_t begin_ns) {
   return static_cast<int64_t>((system_clock.now_ns() - begin_ns) / 1'000'000);
 }
 
-// What an attacker does after the bytes that it has sent.
+// The behaviour of an attacker after the bytes that it has sent.
 enum class End : uint8_t { kSilence, kClose, kReset, kGarbage };
 inline constexpr std::array kEnds = {End::kSilence, End::kClose, End::kReset, End::kGarbage};
 

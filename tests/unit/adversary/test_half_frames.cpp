@@ -257,7 +257,7 @@ class HalfStore {
     size_t heard = 0;  // frames
     Bytes out;
     while (!over_) {
-      // What the protocol sends: the hello, the proof, then Joined.
+      // Sends the hello, the proof, then Joined.
       std::swap(out, stream.out());
       const int at = heard > 1              ? kGave
                      : heard > 0            ? kJoined

@@ -42,7 +42,7 @@ Status run_rank(const StoreOptions& options, bool tcp, const std::function<void(
   });
   std::unique_ptr<SocketMesh> mesh;
   WEFT_TRY(SocketMesh::make(interposed, mesh_options, system_clock, silent, &mesh));
-  // What the backends need at least: memory for each rank of the host.
+  // The backends need at least these descriptors: memory for each rank of the host.
   std::vector<Fd> memory;
   for (int i = 0; i < 2 * options.size; i++) {
     memory.emplace_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
