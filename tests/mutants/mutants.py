@@ -508,4 +508,6 @@ MUTANTS = [
            "    if (all_finite(factor, count)) {", "    if (count > 0) {", "unit_hooks_powersgd"),
     Mutant("a dependent column is scaled up from rounding errors", "hooks/powersgd/orthogonal.cpp",
            "  if (left < kDependent) {", "  if (left <= 0) {", "unit_hooks_powersgd"),
+    Mutant("what a rescue releases stays in the error memory", "hooks/common/error_watch.cpp",
+           "        error[begin + k] -= released;\n", "", "unit_hooks_error_memory"),
 ]
