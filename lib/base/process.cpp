@@ -7,6 +7,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/text.h"
+
 namespace weft {
 
 void ProcessIdentity::put(ByteWriter& writer) const {
@@ -29,7 +31,8 @@ ProcessIdentity this_process() {
   if (::stat("/proc/self/ns/pid", &space) == 0) me.pid_namespace = space.st_ino;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), me.boot_id);
   std::string line;
-  std::getline(std::ifstream("/proc/self/stat"), line);
+  // The stat of the process itself has the start of the reading thread where qemu emulates it.
+  std::getline(std::ifstream(cat("/proc/self/task/", me.pid, "/stat")), line);
   // The start time is field 22. Fields are counted after the command name, which ends with the last ')' and
   // may contain anything.
   std::istringstream fields(line.substr(std::min(line.size(), line.rfind(')') + 1)));
