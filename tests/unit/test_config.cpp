@@ -13,6 +13,7 @@
 #include <map>
 
 #include "support/catch.h"
+#include "support/users.h"
 
 namespace unit_config {
 
@@ -374,7 +375,7 @@ TEST_CASE("numbers are strict and errors name the variable and its value") {
 
 TEST_CASE(
     "a secret file that a group can read is taken from root alone, and only of a group of this process") {
-  if (::geteuid() != 0) WEFT_SKIP("gives files to other users, which needs root");
+  test::need_other_users();
   constexpr uid_t kUser = 4711;
   constexpr gid_t kGroup = 4712, kExtra = 4713, kForeign = 4714;
   struct Case {

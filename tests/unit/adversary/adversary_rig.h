@@ -28,10 +28,9 @@
 #include "rendezvous/secure_stream.h"
 #include "support/sampling.h"
 #include "support/seed.h"
+#include "support/users.h"
 
 namespace weft::test {
-
-inline constexpr uid_t kNobody = 65534;
 
 inline AuthKey job_secret() {
   return AuthKey::from_secret(view("a secret of the job"));
@@ -285,10 +284,6 @@ inline Address tcp_address(uint16_t port) {
   address.host = "127.0.0.1";
   address.port = port;
   return address;
-}
-
-inline void need_root() {
-  if (::geteuid() != 0) WEFT_SKIP("becomes another user, which needs root");
 }
 
 }  // namespace weft::test

@@ -103,7 +103,7 @@ mesh::Advertisement of_rank_0(const std::vector<Bytes>& all) {
 }  // namespace
 
 TEST_CASE("ranks of one host share memory although another user fills the queue of their listener") {
-  need_root();
+  need_other_users();
   REQUIRE(init_crypto().ok());
   std::atomic<bool> filled{false};
   const auto slow = [&](int, std::vector<Bytes>*) {
@@ -130,7 +130,7 @@ TEST_CASE("ranks of one host share memory although another user fills the queue 
 }
 
 TEST_CASE("a rank of another host is reached over TCP although another user holds its socket's name here") {
-  need_root();
+  need_other_users();
   REQUIRE(init_crypto().ok());
   for (const Squat how : {Squat::kListens, Squat::kBindsOnly, Squat::kFull}) {
     INFO(static_cast<int>(how));
@@ -208,7 +208,7 @@ int attack(pid_t victim, const std::vector<std::string>& files, const void* addr
 
 TEST_CASE("another user reaches neither the memory of a rank nor its environment, nor its sockets") {
   if (kThreadSanitizer) WEFT_SKIP("the ranks are forked and start threads");
-  need_root();
+  need_other_users();
   REQUIRE(init_crypto().ok());
   const Pipe told, go;
   static char secret_byte = 's';

@@ -25,6 +25,7 @@
 #include "rendezvous/socket.h"
 #include "rendezvous/store_exchange.h"
 #include "support/catch.h"
+#include "support/users.h"
 
 namespace unit_other_users {
 
@@ -35,7 +36,6 @@ namespace {
 SystemClock system_clock;
 Log silent;
 constexpr int64_t kPlentyMs = 20'000;
-constexpr uid_t kNobody = 65534;
 
 Deadline in_ms(int64_t ms) {
   return Deadline::after(system_clock, ms, 0);
@@ -91,7 +91,7 @@ enum class Squat { kListens, kBindsOnly, kFull };
 // Another user's process that holds a name, and more names with the same beginning as its replacement.
 class Squatter {
  public:
-  Squatter(const std::string& name, Squat how) : child_(kNobody, [&] { return hold(name, how); }) {
+  Squatter(const std::string& name, Squat how) : child_(test::kNobody, [&] { return hold(name, how); }) {
     ::close(ends_[1]);
     char ready = 0;
     REQUIRE(::read(ends_[0], &ready, 1) == 1);
@@ -155,10 +155,6 @@ std::vector<std::string> meet(const std::string& name, int size, const AuthKey& 
 
 const std::vector<std::string> kNone;
 
-void need_root() {
-  if (::geteuid() != 0) WEFT_SKIP("becomes another user, which needs root");
-}
-
 // Collects the lines of a log, and counts them by level.
 struct Lines {
   Log log{[this](LogLevel level, const char* line) {
@@ -187,7 +183,7 @@ int refusals_in(const std::vector<std::string>& lines) {
 }  // namespace
 
 TEST_CASE("another user who holds the store's name does not block a job's bootstrap") {
-  need_root();
+  test::need_other_users();
   REQUIRE(init_crypto().ok());
   for (const Squat how : {Squat::kListens, Squat::kBindsOnly, Squat::kFull}) {
     INFO(static_cast<int>(how));
@@ -216,7 +212,7 @@ TEST_CASE("a second rank 0 of the same user is an error, and uses no other name"
 }
 
 TEST_CASE("an external store whose name another user holds is refused at once") {
-  need_root();
+  test::need_other_users();
   REQUIRE(init_crypto().ok());
   const std::string name = unique_name();
   const Squatter squatter(name, Squat::kListens);
@@ -277,16 +273,16 @@ TEST_CASE("a user namespace's number for users of other namespaces needs a secre
   constexpr int kNotAllowed = 77;
   const int found = Child(0, [] {
                       if (::unshare(CLONE_NEWUSER) != 0) return kNotAllowed;
-                      return ::geteuid() == kNobody ? serves(false) : kNotAllowed;
+                      return ::geteuid() == test::kNobody ? serves(false) : kNotAllowed;
                     }).wait();
   if (found == kNotAllowed) WEFT_SKIP("user namespaces are not allowed here");
   CHECK(found == 0);
 }
 
 TEST_CASE("in the initial user namespace equal user numbers are the same user") {
-  need_root();
+  test::need_other_users();
   REQUIRE(init_crypto().ok());
-  CHECK(Child(kNobody, [] { return serves(true); }).wait() == 0);
+  CHECK(Child(test::kNobody, [] { return serves(true); }).wait() == 0);
 }
 
 namespace {
@@ -325,7 +321,7 @@ TEST_CASE("at most ten refusals are logged in ten seconds, and the others are co
 }
 
 TEST_CASE("another user who connects continuously does not fill the log") {
-  need_root();
+  test::need_other_users();
   REQUIRE(init_crypto().ok());
   constexpr int kCount = 500;
   Lines lines;
@@ -334,7 +330,7 @@ TEST_CASE("another user who connects continuously does not fill the log") {
     bool in_use = false;
     const Address address = unix_at(unique_name());
     REQUIRE(StoreServer::start({address, kSecret, {}}, system_clock, lines.log, &store, &in_use).ok());
-    Child other(kNobody, [&] {
+    Child other(test::kNobody, [&] {
       for (int i = 0; i < kCount; i++) {
         Fd fd;
         int error = 0;

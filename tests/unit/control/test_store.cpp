@@ -17,6 +17,7 @@
 #include "rendezvous/socket.h"
 #include "rendezvous/store_exchange.h"
 #include "support/catch.h"
+#include "support/users.h"
 
 namespace unit_store {
 
@@ -605,17 +606,14 @@ TEST_CASE("a waiting loop detects a failure through watch_fd") {
 }
 
 TEST_CASE("processes of other users do not bootstrap at a unix address") {
-  if (::geteuid() != 0) {
-    WARN("only root can become another user");
-    return;
-  }
+  test::need_other_users();
   const Store store(AuthKey::open(), "unix:@" + unique_name());
   StoreOptions options = store.member(0, 2);
   options.key = AuthKey::open();
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
   if (child == 0) {
-    const bool other = ::setuid(65534) == 0;
+    const bool other = ::setuid(test::kNobody) == 0;
     Meeting exchange;
     const Status status = StoreExchange::make(options, system_clock, silent, in_ms(kPlenty), &exchange);
     const bool refuses = status.code() == Code::kAuth && contains(status.text(), "user 0");
