@@ -7,6 +7,7 @@
 #   make test-parity
 #   make test-torch
 #   make test-mutants
+#   make test-arm64
 #   make wheel
 #   make test-wheel
 
@@ -29,10 +30,10 @@ MPIRUN = env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_
 LAUNCH = $(if $(filter mpi shm+mpi,$(BACKEND)),$(MPIRUN),$(WEFT) run -n $(RANKS) --prefix others --)
 
 .DEFAULT_GOAL := help
-.PHONY: setup build demo test test-all test-parity test-torch test-mutants release wheel test-wheel bench gpu bench-peers reference lint install clean help
+.PHONY: setup build demo test test-all test-parity test-torch test-mutants test-arm64 release wheel test-wheel bench gpu bench-peers reference lint install clean help
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo "Variables: RANKS=$(RANKS) BACKEND= HOOK= DATA= SUITE= FILTER= BUILD=$(BUILD) PREFIX=$(PREFIX) MESON_OPTIONS="
 
 setup: ## install what the build needs (apt), or print the command that does (dnf, pacman, conda)
@@ -85,6 +86,24 @@ $(BUILD)-mutants/build.ninja: | .setup/build
 test-mutants: $(BUILD)-mutants/build.ninja ## break the library on purpose: the tests must notice each time (an hour)
 	@python3 tests/mutants/run.py $(BUILD)-mutants --jobs $(JOBS) $(MUTANTS)
 
+# A cross-compiler's build, whose programs qemu emulates. They are slow, so time limits are longer. With this optimisation
+# gcc 12 warns about its own containers.
+ARM64 = $(BUILD)-arm64
+ON_ARM64 = tools/arm64.sh $(BUILD)/arm64/root
+.setup/arm64: tools/setup.sh
+	@tools/setup.sh arm64
+
+$(ARM64)/build.ninja: | .setup/arm64
+	@tools/arm64_root.py $(BUILD)
+	$(ON_ARM64) meson setup $(ARM64) --cross-file $(BUILD)/arm64/cross.ini --cross-file $(BUILD)/arm64/emulated.ini \
+	  -Doptimization=1 -Dcpp_args="-Wno-free-nonheap-object -DWEFT_TEST_EMULATED" -Ducx=disabled -Dmpi=disabled -Dcuda=disabled \
+	  -Dnccl=disabled -Djax=disabled -Dbench=false -Dexamples=false $(MESON_OPTIONS)
+
+ARM64_TESTS = $(ARM64) --suite '$(or $(SUITE),unit capi conformance python)'
+test-arm64: $(ARM64)/build.ninja ## compile for aarch64 and run the suites unit, capi, conformance and python under qemu
+	@$(ON_ARM64) ninja -C $(ARM64) -j $(JOBS) $$(python3 tests/run.py $(ARM64_TESTS) --targets)
+	@$(ON_ARM64) python3 tests/run.py $(ARM64_TESTS) --jobs $(JOBS) --filter '$(FILTER)' --timeout-multiplier 4 $(TEST_OPTIONS)
+
 bench: build ## measure the collectives and a gradient step on this machine
 	@$(WEFT) bench all_reduce --ranks $(RANKS) $(if $(BACKEND),--backend $(BACKEND))
 
@@ -118,4 +137,4 @@ test-wheel: wheel ## install the wheel in empty environments and reduce over it;
 	@python3 tests/wheel/test_wheel.py $(BUILD) dist $(JOBS)
 
 clean: ## remove the build folders
-	@rm -rf $(BUILD) $(RELEASE) $(BUILD)-mutants build-wheel* dist
+	@rm -rf $(BUILD) $(RELEASE) $(BUILD)-mutants $(ARM64) build-wheel* dist

@@ -1,15 +1,20 @@
+#!/usr/bin/env python3
 """Unpacks Debian's packages for arm64 into a folder: what the cross-compiler links with, and what qemu-user runs.
+
+Usage: arm64_root.py BUILD    unpacks them into BUILD/arm64/root and writes Meson's BUILD/arm64/cross.ini, and
+                              emulated.ini for a build whose programs run under tools/arm64.sh
 
 Nothing is installed on the system. apt resolves the packages' dependencies as for an empty arm64 system.
 """
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 TRIPLET = "aarch64-linux-gnu"
 COMPILER, EMULATOR = f"{TRIPLET}-g++", "qemu-aarch64-static"
 PACKAGES = ["libc6-dev", "libspdlog-dev", "libsodium-dev", "libhwy-dev", "nlohmann-json3-dev", "libcli11-dev",
-            "libucx-dev", "libopenmpi-dev", "libmpich-dev", "python3", "python3-numpy"]
+            "catch2", "libucx-dev", "libopenmpi-dev", "libmpich-dev", "python3", "python3-numpy"]
 
 
 def run(*command, **more):
@@ -42,6 +47,9 @@ def prepare(build, say=print):
                            stdin=files.stdout, check=True)
     for name in ("blas", "lapack"):  # NumPy's, which the packages' scripts would link
         (root / f"usr/lib/{TRIPLET}/lib{name}.so.3").symlink_to(f"{name}/lib{name}.so.3")
+    (folder / "cross.ini").write_text(cross_file(root))
+    (folder / "emulated.ini").write_text(f"[binaries]\npython3 = '{next(root.glob('usr/bin/python3.??'))}'\n"
+                                         "[properties]\nneeds_exe_wrapper = false\n")
     done.write_text(" ".join(PACKAGES))
     return root
 
@@ -57,5 +65,13 @@ def cross_file(root):
     flags = [f"--sysroot={root}", f"-ffile-prefix-map={root}="]
     folders = [f"{root}/usr/lib/{TRIPLET}/pkgconfig", f"{root}/usr/share/pkgconfig", f"{root}/usr/lib/pkgconfig"]
     return (f"[binaries]\nc = {[TRIPLET + '-gcc', *flags]}\ncpp = {[COMPILER, *flags]}\nstrip = '{TRIPLET}-strip'\n"
-            f"pkg-config = 'pkg-config'\n[properties]\nsys_root = '{root}'\npkg_config_libdir = {folders}\n"
+            # Meson before 1.3 calls pkg-config by the other name.
+            f"pkg-config = 'pkg-config'\npkgconfig = 'pkg-config'\n"
+            f"[properties]\nsys_root = '{root}'\npkg_config_libdir = {folders}\n"
             "[host_machine]\nsystem = 'linux'\ncpu_family = 'aarch64'\ncpu = 'aarch64'\nendian = 'little'\n")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    prepare(sys.argv[1])

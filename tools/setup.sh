@@ -4,6 +4,7 @@
 #   tools/setup.sh [build]   compiler, Meson, libraries, the demo's data set, iproute2 for tools/two-hosts.sh; if nvcc is
 #                            installed, nccl.h for the backend nccl
 #   tools/setup.sh parity    also the packages for virtual environments, for make test-parity
+#   tools/setup.sh arm64     also the cross-compiler for aarch64 and its emulator, for make test-arm64
 #   tools/setup.sh lint      also clang, lld and doxygen, and clang-format, clang-tidy and mypy (pinned) in .venv
 #
 # With apt, missing packages are installed (as root, or through sudo); apt is not called if nothing is missing. With dnf,
@@ -29,6 +30,8 @@ if [ "$what" = lint ]; then
   conda="$conda clangxx lld doxygen"
 elif [ "$what" = parity ]; then
   debian="$debian python3-venv"
+elif [ "$what" = arm64 ]; then
+  debian="$debian g++-aarch64-linux-gnu qemu-user-static"
 fi
 
 say() { echo "setup: $*"; }
@@ -39,7 +42,8 @@ tools_present() {
   { has c++ || has g++ || has clang++; } && has meson && has ninja && has pkg-config && has python3 && python3 -c 'import numpy' &&
     pkg-config --exists spdlog libsodium libhwy zlib nlohmann_json eigen3 CLI11 &&
     { pkg-config --exists catch2 || pkg-config --exists catch2-with-main; } &&
-    { [ "$what" != lint ] || { has clang && has doxygen; }; } && { [ "$what" != parity ] || python3 -c 'import ensurepip, venv'; }
+    { [ "$what" != lint ] || { has clang && has doxygen; }; } && { [ "$what" != parity ] || python3 -c 'import ensurepip, venv'; } &&
+    { [ "$what" != arm64 ] || { has aarch64-linux-gnu-g++ && has qemu-aarch64-static; }; }
 }
 
 with_apt() {

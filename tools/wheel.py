@@ -188,7 +188,6 @@ def main():
     meson, search = ["-Csetup-args=-Djax=enabled"] if bare else [], []
     if cross:
         root = arm64_root.prepare(build, say)
-        (build / "arm64/cross.ini").write_text(arm64_root.cross_file(root))
         meson.append(f"-Csetup-args=--cross-file={build / 'arm64/cross.ini'}")
         search = ["--ldpaths", f"{root}/usr/lib/{arm64_root.TRIPLET}"]
         environment["_PYTHON_HOST_PLATFORM"] = "linux-aarch64"

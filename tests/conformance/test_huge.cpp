@@ -78,7 +78,7 @@ void move(Rank& self) {
 }  // namespace
 
 TEST_CASE("more than 2^31 bytes are broadcast, reduced and sent in one call", "[.][huge]") {
-  if (kSanitized) WEFT_SKIP("too slow with a sanitizer");
+  if (kSlow) WEFT_SKIP("too slow with a sanitizer or an emulator");
   if (available_kib() < kNeededKiB) {
     WEFT_SKIP(cat("needs ", kNeededKiB >> 10, " MiB, there are ", available_kib() >> 10));
   }

@@ -1,5 +1,5 @@
-// Constants for the sanitizer with which the tests are compiled. Some tests cannot run under one, or try
-// less.
+// Constants for the sanitizer with which the tests are compiled, and for emulation. Some tests cannot run
+// under a sanitizer, or try less.
 #pragma once
 
 #if defined(__has_feature)  // clang
@@ -22,5 +22,11 @@ inline constexpr bool kAddressSanitizer = false;
 #endif
 // A sanitizer makes everything about ten times slower.
 inline constexpr bool kSanitized = kThreadSanitizer || kAddressSanitizer;
+// So does an emulator (make test-arm64).
+#if defined(WEFT_TEST_EMULATED)
+inline constexpr bool kSlow = true;
+#else
+inline constexpr bool kSlow = kSanitized;
+#endif
 
 }  // namespace weft::test

@@ -208,7 +208,7 @@ void one_after_the_other(SocketLinks& links) {
   ShmRank rank(links, 8 << 20, "off,one-shot=4K,pull=8M");
   const uint64_t counts[] = {1'000, 30'000, 1'001, 170'000, 25'000, 400'003, 2'000, 65'536, 64};
   const auto ranks = static_cast<int32_t>(links.size());
-  for (int32_t number = 0; number < (kSanitized ? 90 : 600); number++) {
+  for (int32_t number = 0; number < (kSlow ? 90 : 600); number++) {
     const uint64_t count = counts[static_cast<size_t>(number) % std::size(counts)];
     const auto value = [&](int32_t of, uint64_t i) {
       return number * 1'000 + of * 7 + static_cast<int32_t>(i % 97);
