@@ -19,10 +19,10 @@ class Reduction:
         comm.all_reduce(x, op=furthest)
 
     combine(into, other) changes `into` to the combination of into and other, in this order. Both are flat NumPy arrays
-    of the collective's element type (BF16: uint16) with equally many elements, a part of the whole; other is read-only. They must not
-    be used after combine has returned. The arrays of the ranks are combined in rank order, from the left, so combine must
-    be associative up to rounding and need not be commutative. All ranks pass the same function and unit. An exception fails the communicator; it is the
-    __cause__ of the WeftError on this rank.
+    of the collective's element type (BF16: uint16) with equally many elements, a part of the whole; other is read-only.
+    They must not be used after combine has returned. The arrays of the ranks are combined in rank order, from the left,
+    so combine must be associative up to rounding and need not be commutative. All ranks pass the same function and unit.
+    An exception fails the communicator; it is the __cause__ of the WeftError on this rank.
 
     unit  elements that belong together: combine gets whole units; the arrays of the collective have whole units too
 

@@ -12,6 +12,7 @@
 
 #include "capi/ranks.h"
 #include "support/catch.h"
+#include "support/sanitized.h"
 
 namespace capi_step_fail {
 
@@ -390,7 +391,9 @@ TEST_CASE("ranks that finish two reducers in different orders do not delay each 
             trainers[i].expect(weft_reducer_finish(trainers[i].reducer(), nullptr) == WEFT_OK, "finish");
           fastest = std::min(fastest, std::chrono::steady_clock::now() - begin);
         }
-        trainers[0].expect(fastest < std::chrono::milliseconds(125), "each step waits");
+        if (!weft::test::kSlow) {
+          trainers[0].expect(fastest < std::chrono::milliseconds(125), "each step waits");
+        }
       });
       INFO(backend << ", progress " << progress);
       CHECK(error == "");

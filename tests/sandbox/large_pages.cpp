@@ -48,7 +48,7 @@ void* mmap(void* hint, size_t length, int protection, int flags, int fd, off_t o
     if (between_pages(reinterpret_cast<uintptr_t>(hint))) return MAP_FAILED;
     return map(hint, rounded(length), protection, flags, fd, offset);
   }
-  // Of a larger reservation the part at a multiple of the page size stays.
+  // Reserves more, and keeps the part that begins at a multiple of the page size.
   void* const reserved =
       map(nullptr, rounded(length) + kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (reserved == MAP_FAILED) return MAP_FAILED;
