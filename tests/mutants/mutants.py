@@ -510,4 +510,6 @@ MUTANTS = [
            "  if (left < kDependent) {", "  if (left <= 0) {", "unit_hooks_powersgd"),
     Mutant("what a rescue releases stays in the error memory", "hooks/common/error_watch.cpp",
            "        error[begin + k] -= released;\n", "", "unit_hooks_error_memory"),
+    Mutant("the error of the mean is not fed back", "hooks/common/compressed.cpp",
+           "      keep_more_errors(host_, state_, bucket, begin, count, sum, bucket.divisor);\n", "", "unit_hooks_references"),
 ]
