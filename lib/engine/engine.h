@@ -202,7 +202,9 @@ class Engine {
   void leave_wait(bool helping, Poll last) {
     if (helping) waiters_.fetch_sub(1);
     if (mode_ == Mode::kCaller) return;
-    if (last != Poll::kParked || (helping && held_back_.exchange(false))) notify();
+    // Also where work is left anyway: this thread then sees, and passes on, what was notified.
+    const bool held_back = helping && held_back_.exchange(false);
+    if (last != Poll::kParked || held_back) notify();
   }
 
   // Calls leave_wait() at the end of a wait, also if done() or the helper throws.
