@@ -5,6 +5,11 @@
 // Threads: any thread.
 #pragma once
 
+#include <unistd.h>
+#if defined(__GLIBCXX__)
+#include <cxxabi.h>
+#endif
+
 #include <exception>
 #include <new>
 #include <utility>
@@ -13,6 +18,20 @@
 #include "base/text.h"
 
 namespace weft {
+
+// Called in catch (...). A callback of the program may end its thread (pthread_exit, pthread_cancel): Python
+// does that if a function needs the interpreter after its end. Catching that would abort the process, so the
+// thread waits for the process to end.
+inline void stay_if_thread_ends() {
+#if defined(__GLIBCXX__)
+  try {
+    throw;
+  } catch (const abi::__forced_unwind&) {
+    for (;;) ::pause();
+  } catch (...) {
+  }
+#endif
+}
 
 // Runs a body that returns Status. No exception escapes, and reporting out of memory needs no memory.
 template <class Body>
@@ -27,6 +46,7 @@ Status guarded(Body&& body) noexcept {
                            cat("internal: unexpected C++ exception: ", error.what(),
                                "; unless a callback of the program threw it, report this as a bug of Weft"));
     } catch (...) {
+      stay_if_thread_ends();
       return Status::error(Code::kInternal,
                            "internal: unexpected C++ exception of unknown type; unless a callback of the "
                            "program threw it, report this as a bug of Weft");
@@ -54,6 +74,7 @@ class CarriedException {
     try {
       body();
     } catch (...) {
+      stay_if_thread_ends();
       if (!caught_) caught_ = std::current_exception();
     }
   }

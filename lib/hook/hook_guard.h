@@ -24,6 +24,7 @@ Status guard_hook(const Hook& hook, const char* what, Call&& call) noexcept {
       return Status::error(Code::kHook,
                            cat("hook '", hook.name(), "' threw an exception in ", what, ": ", error.what()));
     } catch (...) {
+      stay_if_thread_ends();
       return Status::error(Code::kHook, cat("hook '", hook.name(), "' threw an exception in ", what));
     }
   });

@@ -571,7 +571,8 @@ def test_interrupts():
 
 
 def test_exit():
-    """the interpreter exits with an open reducer: idle, in a step, with a pending stage and with a stage that runs"""
+    """the interpreter exits with an open reducer: idle, in a step, with a pending stage and with a stage that runs, also
+    one that ends by nothing"""
     program = """if True:
         import sys, threading, time, numpy as np, weftsync as weft
         how = sys.argv[1]
@@ -587,6 +588,11 @@ def test_exit():
                     pass
                 if how == "sleeping":
                     time.sleep(600)
+                while how == "stubborn":
+                    try:
+                        time.sleep(0.001)
+                    except BaseException:
+                        pass
         comm = weft.Comm(weft.Context(log=False), rank=0, size=1, store="unix:@weft-unused", backend="shm")
         reducer = weft.Reducer(comm, [weft.Param("v", (3,)), weft.Param("w", (3,))], hook=weft.CustomHook(comm.context, Stays()),
                                bucket_limits=[0])
@@ -600,7 +606,7 @@ def test_exit():
             inside.wait()
         print("ends", flush=True)
     """
-    for how in ("idle", "step", "pending", "running", "sleeping"):
+    for how in ("idle", "step", "pending", "running", "sleeping", "stubborn"):
         begin = time.monotonic()
         result = cases.run([sys.executable, "-X", "dev", "-c", program, how], timeout=40,
                            environment={"PYTHONPATH": str(ROOT / "python")})
