@@ -1,0 +1,25 @@
+// Checks that programs are correct under the C++ memory model, and that each order of the real code that
+// they execute is needed: with a weaker one the explorer finds a failure.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "explorer.h"
+
+namespace weft::model {
+
+struct Program {
+  const char* name;
+  std::function<void()> body;
+  int deviations;  // of executions of the real orders (Limits::deviations)
+  int mutants;     // of executions of weaker orders
+};
+
+// files: from the root of the sources. orders.txt says for each of them which lines with orders no program
+// executes, and which orders are stronger than the programs need. WEFT_MODEL_WRITE=path appends what was
+// found.
+void audit(const std::vector<Program>& programs, const std::vector<std::string>& files);
+
+}  // namespace weft::model
