@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def make_targets(root):
-    return set(re.findall(r"^([a-z][a-z-]*):", (root / "Makefile").read_text(), re.M))
+    return set(re.findall(r"^([a-z][a-z0-9-]*):", (root / "Makefile").read_text(), re.M))
 
 
 def check_document(path, root, targets):
@@ -18,7 +18,7 @@ def check_document(path, root, targets):
     problems = []
     fences = "\n".join(re.findall(r"^```[^\n]*\n(.*?)^```", text, re.M | re.S))
     for code in re.findall(r"`([^`\n]+)`", text) + re.findall(r"^(?:\$ )?(make [^\n]*)$", fences, re.M):
-        match = re.match(r"(?:\$ )?make ([a-z][a-z-]*)", code)
+        match = re.match(r"(?:\$ )?make ([a-z][a-z0-9-]*)", code)
         if match and match.group(1) not in targets:
             problems.append(f"{name}: `make {match.group(1)}` is not a target of the Makefile")
     for link in re.findall(r"\]\(([^)\s#]+)(?:#[^)]*)?\)", text):

@@ -109,7 +109,7 @@ TEST_CASE("a packet of another message is an error by name") {
           if (rank.rank() == 1) {
             const uint64_t ring = group.layout().ring(0, 0);
             WEFT_EXPECT_OK(group.ensure(1, ring, shm::kRingStride));
-            // Of message 4, where message 0 is next.
+            // The packet belongs to message 4, but message 0 is next.
             new (group.memory(1, ring)) shm::PacketHeader{5, Descriptor::of(message(Coll::kRecv, 1, data))};
             group.at<shm::PairBlock>(1, group.layout().pair(0, 0)).produced.value = 1;
           }
