@@ -5,10 +5,8 @@
 // Threads: any thread.
 #pragma once
 
-#include <unistd.h>
-#if defined(__GLIBCXX__)
 #include <cxxabi.h>
-#endif
+#include <unistd.h>
 
 #include <exception>
 #include <new>
@@ -29,6 +27,7 @@ inline void stay_if_thread_ends() {
   } catch (const abi::__forced_unwind&) {
     for (;;) ::pause();
   } catch (...) {
+    return;  // the caller handles it
   }
 #endif
 }
