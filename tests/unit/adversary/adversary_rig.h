@@ -4,9 +4,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "free_port.h"
 #include "mesh_rig.h"
 #include "rendezvous/secure_stream.h"
 #include "support/sampling.h"
@@ -211,39 +210,6 @@ struct Interposed final : Exchange {
   int round = 0;
 };
 
-// Runs body in a process of its own, as another user if uid is not 0. Its exit code is the result.
-class ChildProcess {
- public:
-  explicit ChildProcess(const std::function<int()>& body, uid_t uid = 0) {
-    const pid_t parent = ::getpid();
-    pid_ = ::fork();
-    REQUIRE(pid_ >= 0);
-    if (pid_ > 0) return;
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != parent || (uid != 0 && ::setuid(uid) != 0)) ::_exit(100);
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // setting the uid has cleared it
-    ::_exit(body());
-  }
-  ~ChildProcess() {
-    if (pid_ <= 0) return;
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-  }
-  ChildProcess(const ChildProcess&) = delete;
-  ChildProcess& operator=(const ChildProcess&) = delete;
-
-  pid_t pid() const { return pid_; }
-  int wait() {
-    int state = 0;
-    REQUIRE(::waitpid(pid_, &state, 0) == pid_);
-    pid_ = -1;
-    return WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
-  }
-
- private:
-  pid_t pid_ = -1;
-};
-
 // A pipe between a test and its processes.
 struct Pipe {
   Pipe() {
@@ -263,20 +229,6 @@ struct Pipe {
   }
   Fd read_end, write_end;
 };
-
-inline uint16_t free_port() {
-  for (int i = 0; i < 1000; i++) {
-    Fd listener;
-    Address address, actual;
-    bool in_use = false;
-    const Key random = random_key();
-    const int port = 10'000 + (static_cast<int>(random[0]) * 256 + static_cast<int>(random[1])) % 20'000;
-    REQUIRE(parse_address(cat("tcp://127.0.0.1:", port), &address).ok());
-    if (listen_at(address, false, &listener, &actual, &in_use).ok()) return actual.port;
-  }
-  FAIL("no port is free");
-  return 0;
-}
 
 inline Address tcp_address(uint16_t port) {
   Address address;

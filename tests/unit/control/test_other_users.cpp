@@ -4,15 +4,12 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
-#include <csignal>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -55,43 +52,12 @@ Address unix_at(const std::string& name) {
   return address;
 }
 
-// Runs body in a process of its own, as another user if uid is not 0. Its exit code is the result.
-class Child {
- public:
-  Child(uid_t uid, const std::function<int()>& body) {
-    const pid_t parent = ::getpid();
-    pid_ = ::fork();
-    REQUIRE(pid_ >= 0);
-    if (pid_ > 0) return;
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != parent || (uid != 0 && ::setuid(uid) != 0)) ::_exit(100);
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // setting the uid has cleared it
-    ::_exit(body());
-  }
-  ~Child() {
-    if (pid_ <= 0) return;
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-  }
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
-  int wait() {
-    int state = 0;
-    REQUIRE(::waitpid(pid_, &state, 0) == pid_);
-    pid_ = -1;
-    return WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
-  }
-
- private:
-  pid_t pid_ = -1;
-};
-
 enum class Squat { kListens, kBindsOnly, kFull };
 
 // Another user's process that holds a name, and more names with the same beginning as its replacement.
 class Squatter {
  public:
-  Squatter(const std::string& name, Squat how) : child_(test::kNobody, [&] { return hold(name, how); }) {
+  Squatter(const std::string& name, Squat how) : child_([&] { return hold(name, how); }, test::kNobody) {
     ::close(ends_[1]);
     char ready = 0;
     REQUIRE(::read(ends_[0], &ready, 1) == 1);
@@ -122,7 +88,7 @@ class Squatter {
   }
 
   std::array<int, 2> ends_ = make_pipe();
-  Child child_;
+  test::ChildProcess child_;
 };
 
 // Each rank is a thread that joins, gathers once, and leaves. Returns the texts of their failures.
@@ -271,7 +237,7 @@ int serves(bool open) {
 TEST_CASE("a user namespace's number for users of other namespaces needs a secret") {
   REQUIRE(init_crypto().ok());
   constexpr int kNotAllowed = 77;
-  const int found = Child(0, [] {
+  const int found = test::ChildProcess([] {
                       if (::unshare(CLONE_NEWUSER) != 0) return kNotAllowed;
                       return ::geteuid() == test::kNobody ? serves(false) : kNotAllowed;
                     }).wait();
@@ -282,7 +248,7 @@ TEST_CASE("a user namespace's number for users of other namespaces needs a secre
 TEST_CASE("in the initial user namespace equal user numbers are the same user") {
   test::need_other_users();
   REQUIRE(init_crypto().ok());
-  CHECK(Child(test::kNobody, [] { return serves(true); }).wait() == 0);
+  CHECK(test::ChildProcess([] { return serves(true); }, test::kNobody).wait() == 0);
 }
 
 namespace {
@@ -330,7 +296,7 @@ TEST_CASE("another user who connects continuously does not fill the log") {
     bool in_use = false;
     const Address address = unix_at(unique_name());
     REQUIRE(StoreServer::start({address, kSecret, {}}, system_clock, lines.log, &store, &in_use).ok());
-    Child other(test::kNobody, [&] {
+    const std::function<int()> attack = [&] {
       for (int i = 0; i < kCount; i++) {
         Fd fd;
         int error = 0;
@@ -340,7 +306,8 @@ TEST_CASE("another user who connects continuously does not fill the log") {
         if (::recv(fd.get(), &byte, 1, 0) != 0) return 3;  // it was accepted
       }
       return 0;
-    });
+    };
+    test::ChildProcess other(attack, test::kNobody);
     CHECK(other.wait() == 0);
   }
   CHECK(refusals_in(lines.lines) == kCount);

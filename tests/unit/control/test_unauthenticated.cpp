@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "base/text.h"
+#include "free_port.h"
 #include "rendezvous/mesh.h"
 #include "rendezvous/mesh_wire.h"
 #include "rendezvous/secure_stream.h"
@@ -89,21 +90,6 @@ size_t open_descriptors() {
   return static_cast<size_t>(std::distance(begin(all), end(all)));
 }
 
-// Returns a port that is free now, and below the default range of ports for outgoing connections.
-uint16_t free_port() {
-  for (int i = 0; i < 1000; i++) {
-    Fd listener;
-    Address address, actual;
-    bool in_use = false;
-    const Key random = random_key();
-    const int port = 10'000 + (static_cast<int>(random[0]) * 256 + static_cast<int>(random[1])) % 20'000;
-    REQUIRE(parse_address(cat("tcp://127.0.0.1:", port), &address).ok());
-    if (listen_at(address, false, &listener, &actual, &in_use).ok()) return actual.port;
-  }
-  FAIL("no port is free");
-  return 0;
-}
-
 // Returns true if no process listens at the port any more.
 bool closed(uint16_t port) {
   Address address;
@@ -141,7 +127,7 @@ TEST_CASE("jobs bootstrap in sequence while 10,000 hostile connections reach the
 }
 
 TEST_CASE("a job whose rank 0 serves the store bootstraps while its port is flooded, and then closes it") {
-  const uint16_t port = free_port();
+  const uint16_t port = test::free_port();
   const Flood flood({port}, test::good_traffic(kSecret));
   for (int job = 0; job < 10 || flood.connections() < kConnections; job++) {
     const std::string store = cat("tcp://127.0.0.1:", port);
