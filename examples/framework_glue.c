@@ -1,6 +1,6 @@
 /* Shows how a framework uses Weft under its autograd: a toy framework (layers, a tape, SGD) and its glue,
  * which is the middle third of this file. The model contains the difficult cases: a layer that is used twice,
- * and a layer that some ranks leave out in some steps. docs/reducer.md walks through it.
+ * and a layer that some ranks leave out in some steps. docs/tutorials/gradients.md walks through it.
  *   weft run -n 2 -- framework_glue */
 #include <math.h>
 #include <stdio.h>

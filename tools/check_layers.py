@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks includes between layers, and calls that the library may not make. `make lint` and `make test` run it.
 
-The rules are in docs/design.md. A layer includes only the layers below it, never its neighbours. The library does not
+The rules are in docs/dev/design.md. A layer includes only the layers below it, never its neighbours. The library does not
 print or exit. Only the files listed here read the environment, use spdlog, catch exceptions, read the clock or wait.
 Texts for users mention no lanes, slots or hashes.
 """

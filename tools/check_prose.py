@@ -5,7 +5,7 @@ usage: check_prose.py [--show N] [--change BASE] [FILE ...]
 
 opener   a comment, docstring or paragraph begins without a subject: Of, What, Whether, Who, In which ...
 long     a sentence has more than 35 words in a document, or 40 in a comment, docstring or string literal
-word     a word that docs/glossary.md replaces
+word     a word that docs/dev/words.md replaces
 text     an error text, log line or help text has such a word, or a phrase of RIDDLE: it does not name what is wrong
 wide     a line of a document is wider than 100 columns (tables, code and links excepted)
 
@@ -32,7 +32,7 @@ RIDDLE = re.compile(
 WIDEST, DOCUMENT_WORDS, COMMENT_WORDS = 100, 35, 40
 C_FILES = (".h", ".hpp", ".c", ".cc", ".cpp", ".cu", ".cuh")
 HASH_FILES = (".py", ".sh", ".build")
-EXEMPT = ("docs/glossary.md", "tools/check_prose.py", "tests/scripts/test_check_prose.py")
+EXEMPT = ("docs/dev/words.md", "tools/check_prose.py", "tests/scripts/test_check_prose.py")
 
 
 def paragraphs_of_document(text):

@@ -4,7 +4,7 @@
 format   clang-format over all tracked C and C++ files
 layers   tools/check_layers.py
 docs     tools/check_docs.py
-prose    tools/check_prose.py: sentences that are hard to read, and words that docs/glossary.md replaces
+prose    tools/check_prose.py: sentences that are hard to read, and words that docs/dev/words.md replaces
 sizes    files of lib, backends, hooks and include: more than 400 lines are reported, more than 700 fail. A folder of more
          than 40 files fails too, unless it is a fuzz target's corpus. So do classes with too many data members, or in more
          than one .cpp (tools/check_classes.py)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs a command as the ranks of several simulated hosts on one machine. Each "host" has namespaces of its own (network,
 # IPC, mounts, host name), a link (a veth pair) to one switch (a bridge), and a limit on the link's bandwidth.
-# Called by users and by tests/launchers/test_hosts.py; docs/running.md shows it. Needs root.
+# Called by users and by tests/launchers/test_hosts.py; docs/dev/simulated-hosts.md shows it. Needs root.
 #
 # It has three parts, each started by the previous one. `outside` forwards signals and returns the exit code. `switch`
 # makes the hosts and starts `weft run` beside them. Each of its ranks begins as `enter` and becomes the command, in its

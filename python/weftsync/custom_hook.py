@@ -278,7 +278,7 @@ class HookFunctions:
     completed by the step's deadline fails the step as well.
 
     name    equal on all ranks; None: the name of the class
-    sparse  True: the hook also sees sparse gradients, see docs/hooks.md
+    sparse  True: the hook also sees sparse gradients, see docs/how-to/write-a-hook.md
     """
 
     name: Optional[str] = None

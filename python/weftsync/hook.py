@@ -15,11 +15,11 @@ from .context import Context
 class Hook(Handle):
     """A built-in communication hook, for example Hook(context, "powersgd", rank=4).
 
-    name     name of the hook; docs/hooks.md lists the names. None with saved: the hook that was saved
+    name     name of the hook; docs/reference/hooks.md lists the names. None with saved: the hook that was saved
     inner    the hook that this one wraps, for hooks that wrap another
     comm     the communicator over which the hook communicates; None: the reducer's
     saved    the bytes of `save`: the new hook starts with that state
-    options  the hook's options by name; docs/hooks.md lists them
+    options  the hook's options by name; docs/reference/hooks.md lists them
 
     CustomHook makes a hook of functions of the program. A reducer keeps its hook alive, and a hook keeps inner and comm
     alive. Raises WeftError ERR_ARG for an unknown name,

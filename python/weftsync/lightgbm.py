@@ -6,7 +6,7 @@
         data = lightgbm.Dataset(X, y)  # the rows of this rank
         booster = lightgbm.train({**network.params, "tree_learner": "data", "objective": "binary"}, data)
 
-docs/lightgbm.md describes it.
+docs/how-to/lightgbm.md describes it.
 """
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Reducer(Handle):
     params               list of Param; the reducer keeps their arrays alive until close
     mode                 "copy": `ready` takes the gradient's array, and the result is written into it; "view": the
                          program computes gradients in the arrays of `views`, without a copy; "in_place": gradients are
-                         reduced where Param.gradient lies, without a copy (docs/reducer.md)
+                         reduced where Param.gradient lies, without a copy (docs/reference/reducer.md)
     bucket_limits        sizes at which buckets end, in bytes; the last one repeats, 0 is one parameter per bucket.
                          None: 1 MiB, then 25 MiB
     hook                 a Hook, which decides how buckets are reduced; None: allreduce. The reducer keeps it alive
@@ -498,7 +498,7 @@ class Reducer(Handle):
         return Stats(*(getattr(stats, field.name) for field in dataclasses.fields(Stats)))
 
     def report(self) -> dict[str, Any]:
-        """Return all settings, statistics and times of the reducer; docs/reducer.md lists the fields. Between steps."""
+        """Return all settings, statistics and times of the reducer; docs/reference/report.md lists the fields. Between steps."""
         size = ctypes.c_uint64()
         self._check(lib.reducer_report(self._handle, None, size))
         while True:  # the text may be longer at the next call, because times gain digits

@@ -87,7 +87,7 @@ def test_flat_gradients():
         expect_equal(ranks[0][2], ranks[1][2])
     expect(float(resumed[0][1].split()[1]) < float(first[0][1].split()[1]), (first, resumed))
     source = (Path(__file__).resolve().parent.parent.parent / "examples" / "flat_gradients.c").read_text()
-    expect(sum("weft" in line.lower() for line in source.splitlines()) <= 60, "docs/reducer.md promises 60 lines")
+    expect(sum("weft" in line.lower() for line in source.splitlines()) <= 60, "docs/reference/reducer.md promises 60 lines")
 
 
 def test_framework_glue():

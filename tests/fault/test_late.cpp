@@ -71,7 +71,7 @@ TEST_CASE("messages that a stopped rank sends after it wakes up reach no buffer"
           const size_t list = text.find("waiting for rank ");
           CHECK(list != std::string::npos);
           // Over transports a deadline may also name a rank that waits for the stopped one. Over ucx it may
-          // name only another rank (docs/reliability.md).
+          // name only another rank (docs/explanation/failure.md).
           if (backend != "ucx") CHECK(text.find('2', list) != std::string::npos);
           if (backend == "shm") CHECK(text.find("waiting for rank 2", list) != std::string::npos);
           CHECK(ranks.exited_cleanly(r, kBoundMs));

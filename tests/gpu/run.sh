@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs everything that needs a GPU: run.sh BUILD. Prints the machine, the tests' results (some of them also
 # under compute-sanitizer, if installed), skipped tests with their reasons, the result of the training
-# example, and the kernels' measurements: the text for docs/gpu-results.md. Without a GPU it reports that and
+# example, and the kernels' measurements: the text for docs/dev/gpu-results.md. Without a GPU it reports that and
 # exits with 77.
 #
 # BUILD is a build folder, or a folder that pack.sh made of one, whose programs run as they are.
@@ -151,11 +151,11 @@ else
   echo "SKIPPED: compute-sanitizer is not installed"
 fi
 # Ranks are threads of one process here, and a hardware queue that a waiting stream shares with a stream of Weft's
-# stops both until the deadline (docs/backends.md): failures are reported, and do not count.
+# stops both until the deadline (docs/how-to/cuda.md): failures are reported, and do not count.
 echo "== gpu_reducer, streams that wait"
 so_far=$failed
 unset WEFT_TEST_HOST_WAITS
 export CUDA_DEVICE_MAX_CONNECTIONS=32 CUDA_MODULE_LOADING=EAGER
 cases gpu_reducer
-[ "$failed" -eq "$so_far" ] || echo "streams that wait: failed, which is known to happen (docs/backends.md)"
+[ "$failed" -eq "$so_far" ] || echo "streams that wait: failed, which is known to happen (docs/how-to/cuda.md)"
 exit "$so_far"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Launchers on two hosts, which tools/two-hosts.sh simulates. Each host runs the commands that
-docs/running.md gives for a host. Usage: test_across.py WEFT FOLDER_OF_EXAMPLES TWO_HOSTS BUILD
+docs/how-to/launch-kubernetes.md gives for a host. Usage: test_across.py WEFT FOLDER_OF_EXAMPLES TWO_HOSTS BUILD
 """
 import os
 import re
@@ -16,7 +16,7 @@ from cases import expect, expect_equal  # noqa: E402
 WEFT, TWO_HOSTS = sys.argv[1], sys.argv[3]
 HELLO = Path(sys.argv[2]) / "hello_allreduce"
 PEERS = Path(sys.argv[4]) / "peers" / "venv" / "bin"
-DOCUMENT = Path(__file__).resolve().parent.parent.parent / "docs" / "running.md"
+DOCUMENT = Path(__file__).resolve().parent.parent.parent / "docs/how-to/launch-kubernetes.md"
 AGENT = Path(__file__).resolve().parent / "agent.sh"
 # Uses the rank numbers of the tested launcher: two-hosts.sh starts only one process a host here.
 HERE = "HOST=$WEFT_RANK; unset WEFT_RANK WEFT_SIZE WEFT_LOCAL_SIZE WEFT_STORE WEFT_SECRET; "
@@ -85,7 +85,7 @@ def test_mpirun():
 
 
 def test_kubernetes():
-    """two hosts run the command and environment that the manifest of docs/running.md gives a pod"""
+    """two hosts run the command and environment that the manifest of docs/how-to/launch-kubernetes.md gives a pod"""
     need_ucx()
     manifest = re.search(r"<!-- test: kubernetes -->\n```yaml\n(.*?)```", DOCUMENT.read_text(), re.S).group(1)
     command = re.search(r"- sh\n +- -c\n +- (exec weft run .*)\n", manifest).group(1)

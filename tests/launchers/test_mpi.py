@@ -117,7 +117,7 @@ def test_parts():
 
 def unless_mpich_waits(flavour, words):
     """Avoid progress threads with MPICH, whose MPI_Finalize aborts a process in which another thread is
-    inside MPI (docs/backends.md)."""
+    inside MPI (docs/how-to/mpi.md)."""
     return words.replace("thread", "caller") if flavour == "mpich" else words
 
 

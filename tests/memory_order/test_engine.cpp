@@ -261,7 +261,7 @@ void trace() {
   require(recorder.stop().ok(), "stop");
 }
 
-// docs/memory-order.md, "What the engine assumes of mutexes".
+// docs/dev/memory-order.md, "What the engine assumes of mutexes".
 TEST_CASE("the engine relies on try_lock not to fail where the mutex is free") {
   model::Limits limits;
   limits.deviations = 2;

@@ -78,7 +78,7 @@ def test_other_backend():
 
 
 def test_calls_are_made():
-    """hello_allreduce makes each call that docs/running.md lists, so refusing it tests something"""
+    """hello_allreduce makes each call that docs/reference/limits.md lists, so refusing it tests something"""
     for refused in ("SO_PEERPIDFD=kill", "SO_PEERPIDFD,pidfd_open=kill", "MADV_WIPEONFORK=kill", "MADV_POPULATE_WRITE=kill",
                     "process_vm_readv=kill", "MFD_NOEXEC_SEAL=kill", "sched_getaffinity=kill", "F_ADD_SEALS=kill"):
         code, _, result = hello([REFUSE, refused, "--"])

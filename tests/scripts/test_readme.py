@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 EXPECTED = {"all_reduce.c": "2 4 6", "sync_gradients.c": "", "sync_gradients.py": "1.5", "half_hook.py": "1.5"}
-DOCUMENTS = ["README.md", "docs/hooks.md"]
+DOCUMENTS = ["README.md", "docs/how-to/write-a-hook.md"]
 
 
 def compile_c(compiler, build, source):

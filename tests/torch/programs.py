@@ -354,10 +354,10 @@ def program_example_accelerate():
     assert len(losses) == 2 and losses[0] == losses[1], losses
     try:
         accelerate.Accelerator(cpu=True, kwargs_handlers=[accelerate.InitProcessGroupKwargs(backend="weft")])
-    except ValueError as error:  # as docs/frameworks.md says
+    except ValueError as error:  # as docs/how-to/frameworks.md says
         assert "Your assigned backend weft is not available" in str(error), error
     else:
-        raise AssertionError("accelerate knows the backend: change docs/frameworks.md")
+        raise AssertionError("accelerate knows the backend: change docs/how-to/frameworks.md")
 
 
 CASES = {name: value for name, value in list(globals().items()) if name.startswith("program_")}

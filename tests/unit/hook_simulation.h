@@ -15,7 +15,7 @@
 
 namespace weft::test {
 
-// Returns the arrays of one kind that a built-in hook has saved, by parameter (docs/hooks.md has the format);
+// Returns the arrays of one kind that a built-in hook has saved, by parameter (docs/reference/hooks.md has the format);
 // empty if there are none.
 inline std::map<std::string, std::vector<float>> arrays_in(ByteView state, const std::string& kind) {
   std::map<std::string, std::vector<float>> found;

@@ -29,7 +29,7 @@ WHEEL = next(DIST.glob("weftsync-*_x86_64.whl"))
 PIP = [BUILD / "wheel-tools/bin/python", "-m", "pip", "--quiet", "--disable-pip-version-check"]
 INSTALL_S, BUILD_S = 900, 3 * 3600
 LIMIT_BYTES = 15 * 2**20
-JAX = "jax==0.10.2"  # the version of docs/jax.md
+JAX = "jax==0.10.2"  # the version of docs/how-to/jax.md
 # Libraries of glibc; libraries that only the named module needs, and that the wheel does not contain.
 GLIBC = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2",
          "ld-linux-aarch64.so.1"}

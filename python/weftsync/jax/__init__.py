@@ -14,7 +14,7 @@
     token = wj.create_token()
     params, token = step(params, batch, token)
 
-Each rank is a process. docs/jax.md has the rules of tokens, the gradients of the collectives, and what is not
+Each rank is a process. docs/how-to/jax.md has the rules of tokens, the gradients of the collectives, and what is not
 supported.
 
 comm is a weftsync.Comm; None is `default_comm()`. Collectives inside jit need the module libweft-jax.so. The wheel

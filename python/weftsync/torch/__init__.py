@@ -7,7 +7,7 @@
     dist.all_reduce(tensor)
 
 Importing this package registers the backend. The ranks find each other over the process group's own store, so the
-backend needs neither a port nor a secret. docs/pytorch.md lists what is supported and what differs from Gloo.
+backend needs neither a port nor a secret. docs/how-to/pytorch.md lists what is supported and what differs from Gloo.
 
     from weftsync.torch import DistributedDataParallel
 

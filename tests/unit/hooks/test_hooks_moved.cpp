@@ -1,5 +1,5 @@
 // Hooks with state, in a reducer that moves to another communicator or to other buckets. State that
-// docs/hooks.md lists as carried over is carried over to the bit: results equal those of a run that begins
+// docs/reference/hooks.md lists as carried over is carried over to the bit: results equal those of a run that begins
 // with that state.
 #include <algorithm>
 #include <numeric>
@@ -44,7 +44,7 @@ constexpr uint64_t kBefore = 5, kAfter = 4;  // steps
 // Every rank's hook, as bytes.
 using States = std::vector<Bytes>;
 
-// Returns the state without the error memory, by the format in docs/hooks.md.
+// Returns the state without the error memory, by the format in docs/reference/hooks.md.
 Bytes without_errors(const Bytes& state) {
   ByteReader reader(state);
   ByteWriter writer;

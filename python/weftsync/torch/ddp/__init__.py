@@ -1,4 +1,4 @@
-"""DistributedDataParallel over a Weft reducer. docs/pytorch.md describes it."""
+"""DistributedDataParallel over a Weft reducer. docs/how-to/pytorch.md describes it."""
 from .module import DistributedDataParallel
 
 __all__ = ["DistributedDataParallel"]

@@ -42,7 +42,7 @@ class DistributedDataParallel(_Torch):
                              overwritten by the next step, as torch says of this mode
     mixed_precision          an object with reduce_dtype alone: the element type in which gradients are communicated.
                              Use torch.autocast to compute in another type
-    register_comm_hook       also takes a name of docs/hooks.md with a dictionary of options, or a weftsync.Hook
+    register_comm_hook       also takes a name of docs/reference/hooks.md with a dictionary of options, or a weftsync.Hook
     batched_grad_copy, skip_all_reduce_unused_params  have no effect
 
     process_group may have any backend. Of a group that is not Weft's, the ranks connect through its store, once. All
@@ -152,7 +152,7 @@ class DistributedDataParallel(_Torch):
     def register_comm_hook(self, state: Any, hook: Any) -> None:
         """Choose how buckets are reduced. Collective; once, before the first step.
 
-        hook  a name of docs/hooks.md, whose options are the dictionary state ("powersgd", {"rank": 4}); a weftsync.Hook,
+        hook  a name of docs/reference/hooks.md, whose options are the dictionary state ("powersgd", {"rank": 4}); a weftsync.Hook,
               for one step at a time; or a function of torch, or of the program, that takes state and a bucket and returns
               a future. Where a function of torch has an equal hook here, that one runs, and state is only read: attribute
               comm_hook saves and loads its state. Functions of the program run in Python as for torch's class

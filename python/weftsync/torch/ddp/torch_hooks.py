@@ -16,7 +16,7 @@ Make = Callable[[Context], Optional[Hook]]  # makes the hook; None stands for al
 def equal_hook(hook: Any, state: Any, group: Any) -> Optional[Make]:
     """Return a function that makes the equal of a hook with its state, or None if it has no equal here.
 
-    hook   a function, a name of docs/hooks.md, a weftsync.Hook or a torch.distributed.BuiltinCommHookType
+    hook   a function, a name of docs/reference/hooks.md, a weftsync.Hook or a torch.distributed.BuiltinCommHookType
     state  torch's state of a function; options of a name as a dictionary
     group  process group of DistributedDataParallel
     """
@@ -25,7 +25,7 @@ def equal_hook(hook: Any, state: Any, group: Any) -> Optional[Make]:
     if isinstance(hook, str):
         if not (state is None or isinstance(state, dict)):
             raise TypeError(f"the state of the hook {hook!r} is {type(state).__name__}, expected a dictionary of its options "
-                            "(docs/hooks.md), or None")
+                            "(docs/reference/hooks.md), or None")
         return lambda context: Hook(context, hook, **(state or {}))
     if isinstance(hook, dist.BuiltinCommHookType):
         name = {dist.BuiltinCommHookType.ALLREDUCE: None, dist.BuiltinCommHookType.FP16_COMPRESS: "fp16"}[hook]
