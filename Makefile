@@ -30,7 +30,7 @@ MPIRUN = env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_
 LAUNCH = $(if $(filter mpi shm+mpi,$(BACKEND)),$(MPIRUN),$(WEFT) run -n $(RANKS) --prefix others --)
 
 .DEFAULT_GOAL := help
-.PHONY: setup build demo test test-all test-parity test-torch test-mutants test-arm64 release wheel test-wheel bench gpu bench-peers reference lint install clean help
+.PHONY: setup build demo test test-all test-parity test-torch test-mutants test-arm64 release wheel test-wheel bench gpu bench-peers reference docs lint install clean help
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -115,6 +115,10 @@ bench-peers: build ## Weft beside Open MPI, MPICH, Intel MPI, oneCCL and PyTorch
 
 reference: $(BUILD)/build.ninja .setup/lint ## the C ABI's reference, in $(BUILD)/reference/index.html
 	@python3 tools/lint.py $(BUILD) --only reference
+
+docs: .setup/lint ## the documents as a site, in $(BUILD)/site/index.html
+	@mkdir -p $(BUILD)
+	@python3 tools/docs_site/build.py $(BUILD)
 
 lint: $(BUILD)/build.ninja .setup/lint ## formatting, clang-tidy, headers alone, types of python, layers, files' sizes
 	@python3 tools/lint.py $(BUILD) --jobs $(JOBS) $(LINT_OPTIONS)

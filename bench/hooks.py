@@ -3,9 +3,9 @@
 
 usage: hooks.py BUILD_FOLDER [--ranks 2] [--epochs 12] [--limit 0] [--seeds 1,2,3] [--hooks 'int8;powersgd rank=2']
                 [--picture hooks.svg]
-The table of docs/how-to/choose-a-hook.md comes from this script; its last line is the command. The picture shows the loss of the first
-seed over the bytes that a rank has sent. PowerSGD starts to compress, and post_local_sgd to make local steps, after a tenth
-of the steps.
+The table of docs/how-to/choose-a-hook.md comes from this script; its last line is the command. The picture shows the loss
+of the first seed over the bytes that a rank has sent. PowerSGD starts to compress, and post_local_sgd to make local steps,
+after a tenth of the steps.
 """
 import argparse
 import re

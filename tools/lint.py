@@ -15,6 +15,7 @@ includes every source of lib, backends and hooks compiles without precompiled he
          with clang: 17 minutes of CPU, so only by name (--only includes) or with --recent, and then without clang, because
          tidy compiles the same files with it
 reference  Doxygen over the public headers: every item has a comment. Its HTML is in BUILD/reference
+site     the documents as a site (`make docs`): links, anchors, and docstrings of public Python functions
 types    mypy over the Python package
 tidy     clang-tidy over lib, backends and hooks, with the flags of the build folder, without precompiled headers. It takes
          most of the time
@@ -35,6 +36,7 @@ import time
 from pathlib import Path
 
 import check_classes
+from docs_site import build as docs_build
 
 ROOT = Path(__file__).resolve().parent.parent
 TOOLS = ROOT / ".venv" / "bin"
@@ -79,10 +81,15 @@ def check_docs(_):
 
 
 def check_reference(arguments):
-    folder = arguments.build / "reference"
-    folder.mkdir(exist_ok=True)
-    settings = (ROOT / "docs/api/Doxyfile").read_text() + f'OUTPUT_DIRECTORY = "{folder.resolve()}"\n'
-    return [text for text in [output_of(["doxygen", "-"], text=settings)] if text]
+    try:
+        docs_build.reference(arguments.build)
+    except RuntimeError as error:
+        return [str(error)]
+    return []
+
+
+def check_site(arguments):
+    return [text for text in [output_of([sys.executable, "tools/docs_site/build.py", str(arguments.build)])] if text]
 
 
 def check_prose(_):
@@ -294,7 +301,7 @@ def check_tidy(arguments):
 
 
 CHECKS = {"format": check_format, "layers": check_layers, "docs": check_docs, "prose": check_prose, "sizes": check_sizes,
-          "names": check_names, "headers": check_headers, "reference": check_reference, "includes": check_includes,
+          "names": check_names, "headers": check_headers, "reference": check_reference, "site": check_site, "includes": check_includes,
           "types": check_types, "tidy": check_tidy}
 
 

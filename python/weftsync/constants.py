@@ -181,6 +181,8 @@ class ShrinkFlag(enum.IntFlag):
 
 
 class ReducerFlag(enum.IntFlag):
+    """Flags of a reducer (WEFT_REDUCER_ in weft/reducer.h); each is an argument of Reducer."""
+
     RETAIN = 1
     ABSENT = 2
     UNEVEN = 4

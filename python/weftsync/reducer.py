@@ -498,7 +498,10 @@ class Reducer(Handle):
         return Stats(*(getattr(stats, field.name) for field in dataclasses.fields(Stats)))
 
     def report(self) -> dict[str, Any]:
-        """Return all settings, statistics and times of the reducer; docs/reference/report.md lists the fields. Between steps."""
+        """Return all settings, statistics and times of the reducer, between steps.
+
+        docs/reference/report.md lists the fields.
+        """
         size = ctypes.c_uint64()
         self._check(lib.reducer_report(self._handle, None, size))
         while True:  # the text may be longer at the next call, because times gain digits

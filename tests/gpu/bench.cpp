@@ -1,4 +1,5 @@
-// Measures the CUDA kernels and staging on this GPU, compared with the hardware limit (docs/dev/gpu-results.md).
+// Measures the CUDA kernels and staging on this GPU, compared with the hardware limit
+// (docs/dev/gpu-results.md).
 // Not a test. Without a GPU it reports that.
 //
 // - copy: device to device, the limit of what follows; GB/s count bytes read and written

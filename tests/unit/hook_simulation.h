@@ -15,8 +15,8 @@
 
 namespace weft::test {
 
-// Returns the arrays of one kind that a built-in hook has saved, by parameter (docs/reference/hooks.md has the format);
-// empty if there are none.
+// Returns the arrays of one kind that a built-in hook has saved, by parameter; empty if there are none.
+// docs/reference/hooks.md has the format.
 inline std::map<std::string, std::vector<float>> arrays_in(ByteView state, const std::string& kind) {
   std::map<std::string, std::vector<float>> found;
   ByteReader reader(state);

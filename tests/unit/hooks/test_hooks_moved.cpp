@@ -1,6 +1,6 @@
 // Hooks with state, in a reducer that moves to another communicator or to other buckets. State that
-// docs/reference/hooks.md lists as carried over is carried over to the bit: results equal those of a run that begins
-// with that state.
+// docs/reference/hooks.md lists as carried over is carried over to the bit: results equal those of a run that
+// begins with that state.
 #include <algorithm>
 #include <numeric>
 #include <utility>

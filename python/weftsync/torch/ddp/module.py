@@ -152,8 +152,8 @@ class DistributedDataParallel(_Torch):
     def register_comm_hook(self, state: Any, hook: Any) -> None:
         """Choose how buckets are reduced. Collective; once, before the first step.
 
-        hook  a name of docs/reference/hooks.md, whose options are the dictionary state ("powersgd", {"rank": 4}); a weftsync.Hook,
-              for one step at a time; or a function of torch, or of the program, that takes state and a bucket and returns
+        hook  a name of docs/reference/hooks.md, whose options are the dictionary state ("powersgd", {"rank": 4}); a
+              weftsync.Hook, for one step at a time; or a function of torch, or of the program, that takes state and a bucket and returns
               a future. Where a function of torch has an equal hook here, that one runs, and state is only read: attribute
               comm_hook saves and loads its state. Functions of the program run in Python as for torch's class
         """
