@@ -70,7 +70,7 @@ std::vector<Module> modules() {
 }
 
 std::string module_folder(const std::string& module_path) {
-  return module_path.empty() ? folder_of_this_library() + "/weft" : module_path;
+  return module_path.empty() ? folder_of_this_library() + "/" WEFT_MODULES_NAME : module_path;
 }
 
 Status other_version(const std::string& path, uint32_t abi, uint32_t wanted) {

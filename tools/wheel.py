@@ -43,7 +43,7 @@ COPIED = {"libsodium": ("libsodium23", "ISC")}
 CUDA, CUDA_LICENCE = "CUDA Toolkit headers", "LicenseRef-NVIDIA-CUDA-Toolkit-EULA"
 CUDA_TEXT = """LicenseRef-NVIDIA-CUDA-Toolkit-EULA
 
-The file weftsync/weft/libweft-cuda.so of this wheel was compiled with nvcc and the headers of the
+The file weftsync/weft-0.9/libweft-cuda.so of this wheel was compiled with nvcc and the headers of the
 NVIDIA CUDA Toolkit. Its machine code contains what the compiler made of those headers, such as
 their inline functions. The headers are subject to NVIDIA's licence:
 
@@ -92,7 +92,7 @@ def components(folder, build, cross):
     for name, (file, licence) in COMPILED_IN.items():
         package = package_of(file if file.startswith("/") else output(compiler, "-print-file-name=" + file))
         parts.append((name, version_of(package), licence, package))
-    if (folder / "weftsync/weft/libweft-cuda.so").exists():
+    if (folder / "weftsync/weft-0.9/libweft-cuda.so").exists():
         number = re.search(r"release ([\d.]+)", output("nvcc", "--version")).group(1)
         parts.append((CUDA, number, CUDA_LICENCE, None))
     for name in sorted(path.name.split("-")[0] for path in folder.glob("weftsync.libs/*")):
@@ -214,7 +214,7 @@ def main():
             say("no sdist: this is not a git repository")
     wheel = next(out.glob(f"weftsync-*_{arguments.arch}.whl"))
     with zipfile.ZipFile(wheel) as archive:
-        left_out = [name for name in MODULES if f"weftsync/weft/libweft-{name}.so" not in archive.namelist()]
+        left_out = [name for name in MODULES if f"weftsync/weft-0.9/libweft-{name}.so" not in archive.namelist()]
     if left_out:
         say(f"without the modules {', '.join(left_out)}: 'Not built' above has the reasons")
     say(f"{wheel} has {wheel.stat().st_size / 2**20:.1f} MiB")

@@ -16,7 +16,9 @@ from ._interrupt import raise_raised, raised
 from .constants import VERSION_MAJOR, VERSION_MINOR
 from .errors import WeftError
 
-_FILE = f"libweft.so.{VERSION_MAJOR}.{VERSION_MINOR}"
+_NUMBER = f"0.{VERSION_MINOR}" if VERSION_MAJOR == 0 else f"{VERSION_MAJOR}"  # of the soname
+_FILE = f"libweft.so.{_NUMBER}"
+_MODULES = f"weft-{_NUMBER}"
 
 
 def candidates() -> list[str]:
@@ -29,13 +31,20 @@ def candidates() -> list[str]:
     return [str(folder / _FILE) for folder in folders if (folder / _FILE).exists()] + [_FILE]
 
 
-def module_candidates(file: str, variable: str) -> list[str]:
-    """List the files to try for a module in the folder weft beside libweft.so. An environment variable replaces them."""
+class _Place(ctypes.Structure):
+    """Dl_info of <dlfcn.h>."""
+
+    _fields_ = [("file", ctypes.c_char_p), ("base", ctypes.c_void_p), ("symbol", ctypes.c_char_p), ("address", ctypes.c_void_p)]
+
+
+def module_file(file: str, variable: str) -> str:
+    """Return a module's path in the folder of modules beside the loaded libweft.so. An environment variable replaces it."""
     named = os.environ.get(variable)
     if named:
-        return [named]
-    folders = [Path(path).parent / "weft" for path in candidates() if "/" in path]
-    return [str(folder / file) for folder in folders if (folder / file).exists()] + [file]
+        return named
+    place = _Place()
+    ctypes.CDLL(None).dladdr(ctypes.cast(lib.version, ctypes.c_void_p), ctypes.byref(place))
+    return str(Path(os.fsdecode(place.file)).parent / _MODULES / file)
 
 
 def _compatible(version: int) -> bool:

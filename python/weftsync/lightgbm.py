@@ -37,18 +37,15 @@ class _Network(ctypes.Structure):
 
 
 def _load() -> ctypes.CDLL:
-    """Load the module, in the folder weft beside libweft.so. WEFT_LIGHTGBM_LIBRARY replaces that file."""
-    lib.version()  # loads libweft.so
-    problems = []
-    for path in _library.module_candidates(_FILE, "WEFT_LIGHTGBM_LIBRARY"):
-        try:
-            module = ctypes.CDLL(path)
-            module.weft_lightgbm_use.restype, module.weft_lightgbm_use.argtypes = None, [ctypes.c_void_p]
-            return module
-        except (OSError, AttributeError) as error:
-            problems.append(str(error))
-    raise ImportError(f"weftsync.lightgbm needs the module {_FILE}, which cannot be loaded: {'; '.join(problems)}. This "
-                      "installation of Weft was built without it (-Dlightgbm=enabled builds it, and so does `make wheel`)")
+    """Load the module, in the folder weft-0.9 beside libweft.so. WEFT_LIGHTGBM_LIBRARY replaces that file."""
+    try:
+        module = ctypes.CDLL(_library.module_file(_FILE, "WEFT_LIGHTGBM_LIBRARY"))
+        module.weft_lightgbm_use.restype, module.weft_lightgbm_use.argtypes = None, [ctypes.c_void_p]
+    except (OSError, AttributeError) as error:
+        raise ImportError(
+            f"weftsync.lightgbm needs the module {_FILE}, which cannot be loaded: {error}. This installation of Weft was "
+            "built without it (-Dlightgbm=enabled builds it, and so does `make wheel`)") from None
+    return module
 
 
 class Network:

@@ -7,13 +7,13 @@ folder=$2
 root=$(cd "$(dirname "$0")/../.." && pwd)
 mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
-mkdir -p "$folder/packed" "$folder/weft" "$folder/tests/gpu" "$folder/tools" "$folder/examples"
+mkdir -p "$folder/packed" "$folder/weft-0.9" "$folder/tests/gpu" "$folder/tools" "$folder/examples"
 cd "$build"
 for program in tests/gpu/gpu_* tools/weft examples/train_cuda libweft.so.*.*.*; do
   if [ -f "$program" ]; then strip -o "$folder/$program" "$program"; fi
 done
 for module in libweft-*.so; do
-  strip -o "$folder/weft/$module" "$module" # as installed
+  strip -o "$folder/weft-0.9/$module" "$module" # as installed
 done
 for link in libweft.so libweft.so.*; do
   if [ -L "$link" ]; then cp -P "$link" "$folder/"; fi

@@ -80,7 +80,7 @@ def test_built_for_it():
 def test_runs_with_it():
     """the module of this build works with UCX 1.22 in place of the UCX of the build"""
     fetch()
-    expect_works({"WEFT_TEST_MODULES": str(BUILD / "weft"), "LD_LIBRARY_PATH": f"{UCX}/lib"})
+    expect_works({"WEFT_TEST_MODULES": str(BUILD), "LD_LIBRARY_PATH": f"{UCX}/lib"})
 
 
 cases.main(globals())

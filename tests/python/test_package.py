@@ -6,11 +6,14 @@ import gc
 import inspect
 import logging
 import math
+import os
 import re
 import sys
+import tempfile
 import threading
 import time
 import weakref
+from pathlib import Path
 
 from dlpack import Producer, Torch
 from ranks_of_threads import ROOT, SIZE, cases, expect, expect_equal, expect_raises, np, ranks, weft
@@ -515,6 +518,17 @@ def test_library_missing():
     result = cases.run([sys.executable, "-c", "import weftsync; weftsync.version()"],
                        environment={"PYTHONPATH": str(ROOT / "python"), "WEFT_LIBRARY": "/nowhere/libweft.so"})
     expect("ImportError" in result.stderr and "/nowhere/libweft.so" in result.stderr, "the error", result.stderr)
+
+
+def test_modules_beside_the_library():
+    """a module is searched beside the library that the dynamic linker has found"""
+    library = Path(os.environ["WEFT_LIBRARY"])
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "libweft.so.0.9").symlink_to(library.resolve())
+        result = cases.run([sys.executable, "-c", "from weftsync import _library; print(_library.module_file('x.so', 'NONE'))"],
+                           environment={"PYTHONPATH": str(ROOT / "python"), "WEFT_LIBRARY": "libweft.so.0.9",
+                                        "LD_LIBRARY_PATH": folder})
+    expect_equal(result.stdout, f"{folder}/weft-0.9/x.so\n", result.stderr)
 
 
 if __name__ == "__main__":

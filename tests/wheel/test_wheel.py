@@ -135,7 +135,7 @@ def test_file():
     names = set(zipfile.ZipFile(WHEEL).namelist())
     for name in ("libweft.so.0.9", "bin/weft", "bin/weft-bench", "include/weft/weft.h", "lib/pkgconfig/weft.pc",
                  "lib/cmake/weft/weft-config.cmake", "lib/cmake/weft/weft-config-version.cmake", "py.typed",
-                 "torch/__init__.py", "weft/libweft-jax.so"):
+                 "torch/__init__.py", "weft-0.9/libweft-jax.so"):
         expect(f"weftsync/{name}" in names, f"{name} is not in the wheel", sorted(names))
     sources = {str(path.relative_to(ROOT / "python")) for path in (ROOT / "python/weftsync").rglob("*.py")}
     expect_equal({name for name in names if name.startswith("weftsync/") and name.endswith(".py")}, sources)
@@ -270,7 +270,7 @@ def test_without_modules():
     shutil.rmtree(folder, ignore_errors=True)
     for name in ("weftsync", "weftsync.libs"):
         shutil.copytree(installed.parent / name, folder / name)
-    for module in (folder / "weftsync/weft").iterdir():
+    for module in (folder / "weftsync/weft-0.9").iterdir():
         module.unlink()
     program = WORK / "without.py"
     program.write_text("""
@@ -440,7 +440,7 @@ def test_aarch64():
     wheel = next(DIST.glob("weftsync-*_aarch64.whl"))
     expect(wheel.stat().st_size < LIMIT_BYTES, f"its size is {wheel.stat().st_size} bytes")
     folder = expect_needs_only_glibc(wheel, "AArch64")
-    expect((folder / "weftsync/weft/libweft-jax.so").exists(), "it has no libweft-jax.so")
+    expect((folder / "weftsync/weft-0.9/libweft-jax.so").exists(), "it has no libweft-jax.so")
     program = WORK / "all_reduce.py"
     program.write_text(ALL_REDUCE)
     root = arm64_root.prepare(BUILD)

@@ -1,6 +1,6 @@
 """Loads libweft-jax.so, whose handler XLA calls for the collectives of compiled programs.
 
-The file is searched in the folder weft beside libweft.so. If the environment variable WEFT_JAX_LIBRARY is set, it names
+The file is searched in the folder weft-0.9 beside libweft.so. If the environment variable WEFT_JAX_LIBRARY is set, it names
 the file and nothing else is tried. Threads: any.
 """
 from __future__ import annotations
@@ -40,23 +40,20 @@ def library() -> ctypes.CDLL:
 
 def _load() -> ctypes.CDLL:
     _library.lib.version()  # loads libweft.so: the module then uses the same one
-    problems = []
-    for path in _library.module_candidates(_FILE, "WEFT_JAX_LIBRARY"):
-        try:
-            made = ctypes.CDLL(path)
-            made.weft_jax_add.argtypes, made.weft_jax_add.restype = [ctypes.c_int64, ctypes.c_void_p], ctypes.c_int32
-            for name in ("close", "hold", "release"):
-                function = getattr(made, "weft_jax_" + name)
-                function.argtypes, function.restype = [ctypes.c_int64], None
-            made.weft_jax_interface.argtypes, made.weft_jax_interface.restype = [], ctypes.c_int32
-            made.weft_jax_offer.argtypes, made.weft_jax_offer.restype = [ctypes.c_int32], None
-        except (OSError, AttributeError) as error:
-            problems.append(str(error))
-        else:
-            return made
-    raise ImportError(f"collectives inside jit need the module {_FILE}, which cannot be loaded: {'; '.join(problems)}. "
-                      "This installation of Weft was built without it: the wheel contains it, and a build of the sources "
-                      "does if its python3 has jaxlib (-Djax=enabled). Outside jit the collectives work without it")
+    try:
+        made = ctypes.CDLL(_library.module_file(_FILE, "WEFT_JAX_LIBRARY"))
+        made.weft_jax_add.argtypes, made.weft_jax_add.restype = [ctypes.c_int64, ctypes.c_void_p], ctypes.c_int32
+        for name in ("close", "hold", "release"):
+            function = getattr(made, "weft_jax_" + name)
+            function.argtypes, function.restype = [ctypes.c_int64], None
+        made.weft_jax_interface.argtypes, made.weft_jax_interface.restype = [], ctypes.c_int32
+        made.weft_jax_offer.argtypes, made.weft_jax_offer.restype = [ctypes.c_int32], None
+    except (OSError, AttributeError) as error:
+        raise ImportError(
+            f"collectives inside jit need the module {_FILE}, which cannot be loaded: {error}. This installation of Weft was "
+            "built without it: the wheel contains it, and a build of the sources does if its python3 has jaxlib "
+            "(-Djax=enabled). Outside jit the collectives work without it") from None
+    return made
 
 
 def _register(made: ctypes.CDLL) -> None:
