@@ -18,7 +18,7 @@ mypy=2.4.1
 nccl=2.30.7
 
 debian="g++ meson ninja-build pkg-config python3 python3-numpy libspdlog-dev libsodium-dev libhwy-dev zlib1g-dev nlohmann-json3-dev
-  catch2 libcli11-dev libeigen3-dev dataset-fashion-mnist libucx-dev libopenmpi-dev openmpi-bin libmpich-dev mpich iproute2"
+  catch2 libcli11-dev cmake libeigen3-dev dataset-fashion-mnist libucx-dev libopenmpi-dev openmpi-bin libmpich-dev mpich iproute2"
 fedora="gcc-c++ meson ninja-build pkgconf-pkg-config python3 python3-numpy spdlog-devel libsodium-devel highway-devel zlib-devel
   json-devel catch-devel cli11-devel eigen3-devel ucx-devel"
 arch="gcc meson ninja pkgconf python python-numpy spdlog libsodium highway zlib nlohmann-json catch2 cli11 eigen openucx"
