@@ -139,7 +139,7 @@ def matrix_steps(comm, pair, steps, zero=None):
 
 
 def with_state(blob, steps, rank, ranks, arrays):
-    """Return the blob that the hook would have saved with other state; docs/reference/hooks.md has the format."""
+    """Return the blob that the hook would have saved with other state; docs/dev/hooks.md has the format."""
     def text(words):
         return struct.pack("<I", len(words)) + words.encode()
 

@@ -16,7 +16,7 @@
 namespace weft::test {
 
 // Returns the arrays of one kind that a built-in hook has saved, by parameter; empty if there are none.
-// docs/reference/hooks.md has the format.
+// docs/dev/hooks.md has the format.
 inline std::map<std::string, std::vector<float>> arrays_in(ByteView state, const std::string& kind) {
   std::map<std::string, std::vector<float>> found;
   ByteReader reader(state);

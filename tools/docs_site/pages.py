@@ -21,6 +21,10 @@ REFERENCE = Path(os.environ["WEFT_DOCS_C_REFERENCE"])
 LANGUAGES = {".c": "c", ".h": "c", ".cpp": "cpp", ".py": "python", ".sh": "bash", ".json": "json"}
 LINK = re.compile(r"(?<!!)(\[[^\]]*\])\(([^)\s#]+)(#[^)\s]*)?\)")
 NAME = re.compile(r"(?<![\[`])`(weft_[a-z0-9_]+|WEFT_[A-Z0-9_]+)((?:\.\w+)?)(\(\))?`(?![\]`])")
+# As on GitHub, a list in the documents may follow its paragraph without a blank line, and two spaces indent what belongs to an
+# item. MkDocs' Markdown needs the line, and four spaces.
+PARAGRAPH_BEFORE_LIST = re.compile(r"^((?![-*] |\d+\. |\||#|<!--)\S.*)\n(?=(?:[-*]|\d+\.) )", re.M)
+INDENTED = re.compile(r"^( +)(?=\S)", re.M)
 log = logging.getLogger("mkdocs.hooks.pages")
 symbols = {}
 originals = {}  # page of source/ -> its file in the repository
@@ -90,7 +94,10 @@ def on_page_markdown(markdown, page, **_):
         return markdown
     # Every second part is a block of code.
     parts = re.split(r"(^ *```.*?^ *```$)", markdown, flags=re.M | re.S)
+    for index in range(1, len(parts), 2):
+        parts[index] = re.sub("^(?=.)", re.match(" *", parts[index])[0], parts[index], flags=re.M)
     for index in range(0, len(parts), 2):
+        parts[index] = INDENTED.sub(r"\1\1", PARAGRAPH_BEFORE_LIST.sub(r"\1\n\n", parts[index]))
         parts[index] = LINK.sub(lambda link: linked(link, path, uri), parts[index])
         if not uri.startswith("source/"):
             parts[index] = NAME.sub(lambda name: named(name, uri), parts[index])

@@ -44,7 +44,7 @@ constexpr uint64_t kBefore = 5, kAfter = 4;  // steps
 // Every rank's hook, as bytes.
 using States = std::vector<Bytes>;
 
-// Returns the state without the error memory, by the format in docs/reference/hooks.md.
+// Returns the state without the error memory, by the format in docs/dev/hooks.md.
 Bytes without_errors(const Bytes& state) {
   ByteReader reader(state);
   ByteWriter writer;
