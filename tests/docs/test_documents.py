@@ -29,7 +29,8 @@ from cases import expect, expect_equal, skip  # noqa: E402
 ROOT = Path(__file__).resolve().parent.parent.parent
 CC, BUILD, WEFT = sys.argv[1], Path(sys.argv[2]).resolve(), Path(sys.argv[3]).resolve()
 PARTS = ("tutorials", "how-to", "reference", "explanation")
-PAGES = [ROOT / "README.md", ROOT / "docs/index.md", *(page for part in PARTS for page in sorted((ROOT / "docs" / part).glob("*.md")))]
+PAGES = [ROOT / "README.md", ROOT / "COMPATIBILITY.md", ROOT / "docs/index.md",
+         *(page for part in PARTS for page in sorted((ROOT / "docs" / part).glob("*.md")))]
 BLOCK = re.compile(r"(?:^ *<!-- (test|from): ([^\n]+?) -->\n)?^( *)```\w*\n(.*?)^ *```$", re.M | re.S)
 Block = collections.namedtuple("Block", "page line kind words text")
 
