@@ -6,9 +6,9 @@ COLOURS = ["#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e
 WIDTH, HEIGHT, LEFT, BOTTOM, LEGEND = 900, 520, 70, 45, 230
 
 
-def start(height=HEIGHT):
-    return [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" '
-            f'font-size="12"><rect width="{WIDTH}" height="{height}" fill="white"/>']
+def start(title, height=HEIGHT):
+    return [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif" font-size="12" '
+            f'role="img"><title>{escape(title)}</title><rect width="{WIDTH}" height="{height}" fill="white"/>']
 
 
 class Axis:
@@ -58,7 +58,7 @@ def lines(curves, across, up, logarithmic=(True, True)):
     def place(x, y):
         return LEFT + axes[0].place(x) * (right - LEFT), floor - axes[1].place(y) * (floor - 20)
 
-    out = start()
+    out = start(f"{up}, over {across}")
     for axis in (0, 1):
         for mark in axes[axis].marks():
             x, y = place(mark, axes[1].low) if axis == 0 else place(axes[0].low, mark)
@@ -83,7 +83,7 @@ def bars(rows, unit, parts):
     if not rows:
         raise ValueError("rows is empty, expected one row for each bar")
     height, widest = 60 + 34 * len(rows), max(hidden + exposed for _, hidden, exposed in rows) or 1
-    out = start(height)
+    out = start(", ".join(f"{name}: {hidden + exposed:.3g} {unit}" for name, hidden, exposed in rows), height)
     for index, (name, hidden, exposed) in enumerate(rows):
         y, scale = 40 + 34 * index, (WIDTH - LEGEND - 110) / widest
         out.append(f'<text x="{LEGEND - 10}" y="{y + 15}" text-anchor="end">{escape(name)}</text>'

@@ -8,7 +8,7 @@ import statistics
 import chart
 import planner
 import training
-from comparison import MEMORIES, STEPS, bound_us
+from comparison import MEMORIES, STEPS, bound_us, fastest
 from systems import run
 
 
@@ -225,12 +225,14 @@ def target_table(targets):
 
 
 def pictures(samples, rows, arguments, folder):
-    """Draws bandwidth over size, and the steps with their exposed parts."""
+    """Draws bandwidth over size, of Weft, the fastest peers and Gloo, and the steps with their exposed parts."""
     work = next((work for work in arguments.works if work.name == "all_reduce"), None)
     curves = {}
-    for name, key, system in [(f"Weft, {memory}", f"all_reduce_f32_{memory}", "weft") for memory in MEMORIES] + [
-            (system, "all_reduce", system) for system in samples.systems("all_reduce")]:
-        times = [(size, samples.median((key, size, system))) for size in (work.sizes if work else ())]
+    for name, key, system in [(f"Weft, {memory}", f"all_reduce_f32_{memory}", lambda size: "weft") for memory in MEMORIES] + [
+            ("fastest peer", "all_reduce", lambda size: fastest(samples, size, False)),
+            ("fastest peer, tuned", "all_reduce", lambda size: fastest(samples, size, True)),
+            ("Gloo", "all_reduce", lambda size: "gloo")]:
+        times = [(size, samples.median((key, size, system(size)))) for size in (work.sizes if work else ())]
         curves[name] = [(size, size / us * 1e-3) for size, us in times if us]
     if any(curves.values()):
         (folder / "bandwidth.svg").write_text(chart.lines(curves, "bytes", f"all_reduce of f32, {work.ranks} ranks: GB/s"))
