@@ -170,7 +170,7 @@ def static_ranks_differ(comm):
 
 
 def logging_data(comm):
-    """docs/reference/report.md lists all that DistributedDataParallel logs, and comparable values are equal (case 91)
+    """docs/dev/reducer.md lists all that DistributedDataParallel logs, and comparable values are equal (case 91)
     """
     pair = Pair(comm, seeded(Heads), {"bucket_limits": [50]}, bucket_cap_mb=50 / 2**20)
     for step in range(3):  # DDP logs an iteration later
@@ -180,10 +180,10 @@ def logging_data(comm):
         if step == 0:
             pair.synced.replan()
     theirs, ours = pair.ddp._get_ddp_logging_data(), pair.synced.reducer.report()
-    text = (Path(__file__).resolve().parent.parent.parent / "docs/reference/report.md").read_text()
+    text = (Path(__file__).resolve().parent.parent.parent / "docs/dev/reducer.md").read_text()
     table = re.search(r"^\| its field \| here \|\n\|---\|---\|\n((?:\|.*\n)+)", text, re.M)[1]
     named = {field for row in table.splitlines() for field in re.findall(r"\w+", row.split("|")[1])}
-    problems = [f"docs/reference/report.md says nothing of {field}" for field in theirs if field not in named]
+    problems = [f"docs/dev/reducer.md says nothing of {field}" for field in theirs if field not in named]
     # DDP's values are texts.
     equal = {"world_size": ours["reducer"]["ranks"], "rank": ours["reducer"]["rank"],
              "num_parameter_tensors": ours["reducer"]["parameters"], "has_rebuilt_buckets": ours["reducer"]["plan_generation"],

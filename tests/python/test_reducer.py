@@ -147,8 +147,8 @@ def test_report():
 
 
 def test_report_beside_ddp():
-    """every field that docs/reference/report.md names for a field of DistributedDataParallel is in the report"""
-    text = (ROOT / "docs/reference/report.md").read_text()
+    """every field that docs/dev/reducer.md names for a field of DistributedDataParallel is in the report"""
+    text = (ROOT / "docs/dev/reducer.md").read_text()
     table = re.search(r"^\| its field \| here \|\n\|---\|---\|\n((?:\|.*\n)+)", text, re.M)[1]
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
     paths = [path for _, here in rows if not here.startswith("no meaning") for path in re.findall(r"`([^`]+)`", here)]
