@@ -85,10 +85,6 @@ weft_status weft_sparse_all_reduce(weft_comm* comm, const weft_sparse* src, cons
     Call call{comm, {}, options, request};
     WEFT_TRY(begin(&call, Coll::kSparseAllReduce, 0, dtype, op, 0));
     CollectiveArgs& args = call.args;
-    if (!computes(args.dtype))
-      return Status::error(Code::kUnsupported,
-                           cat("sparse_all_reduce does not support dtype ", name(args.dtype),
-                               ": allowed are integers and floats of 16 bits or more"));
     weft_sparse entries;
     WEFT_TRY(src == nullptr ? null_argument("src") : read_struct(src, "weft_sparse", &entries));
     Param array;

@@ -38,6 +38,11 @@ Status check_capability(const Capability& wanted) {
   }
   if (!is_reduction(wanted.coll)) return {};
   WEFT_TRY(check_reduction(wanted.op, wanted.dtype));
+  if (wanted.coll == Coll::kSparseAllReduce && !computes(wanted.dtype)) {
+    return Status::error(Code::kUnsupported,
+                         cat(name(wanted.coll), " does not support dtype ", name(wanted.dtype),
+                             ": allowed are integers and floats of 16 bits or more"));
+  }
   if (wanted.op == ReduceOp::kUser) return check_user(wanted);
   for (const Row& row : kRows) {
     if (row.coll != wanted.coll || row.has(wanted.op)) continue;

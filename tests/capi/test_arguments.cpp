@@ -321,6 +321,9 @@ TEST_CASE("unavailable backends are listed with the reason, and a working commun
   CHECK(weft_capability(solo.context, "shm", WEFT_COLL_ALL_REDUCE, WEFT_DTYPE_F32, WEFT_OP_BXOR, 0,
                         &supported) == WEFT_OK);
   CHECK(supported == 0);
+  CHECK(weft_capability(solo.context, "shm", WEFT_COLL_SPARSE_ALL_REDUCE, WEFT_DTYPE_C64, WEFT_OP_SUM, 0,
+                        &supported) == WEFT_OK);
+  CHECK(supported == 0);
   CHECK(weft_capability(solo.context, "nothing", WEFT_COLL_BARRIER, WEFT_DTYPE_U8, 0, 0, &supported) ==
         WEFT_ERR_ARG);
   weft_comm* survivors = nullptr;

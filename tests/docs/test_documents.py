@@ -15,6 +15,7 @@ A comment before a block says how it is tested:
 Usage: test_documents.py CC BUILD WEFT
 """
 import collections
+import json
 import os
 import re
 import shutil
@@ -186,8 +187,44 @@ def test_commands():
     expect_equal(sorted(listed), sorted(subcommands()))
 
 
+GROUPS = {"integers": ["u8", "i8", "u16", "i16", "u32", "i32", "u64", "i64"], "f16, bf16, f32, f64": ["f16", "bf16", "f32", "f64"],
+          "c64, c128": ["c64", "c128"], "f8": ["f8_e4m3", "f8_e5m2"], "bool": ["bool"]}
+
+
+def table_of(collectives):
+    """Returns the collectives of `weft info --json` as a table: a row for each group of collectives and operations."""
+    rows = {}
+    for collective, operations in collectives.items():
+        if collective == "barrier":
+            continue
+        operations = operations if isinstance(operations, dict) else {"": operations}
+        alike = collections.defaultdict(list)  # operations with the same types
+        for operation, types in operations.items():
+            alike[tuple(types)].append(operation)
+        cells = []
+        for types, names in sorted(alike.items(), key=lambda item: item[1]):
+            whole = [set(group) <= set(types) for group in GROUPS.values()]
+            expect_equal(sum(map(len, (group for group, here in zip(GROUPS.values(), whole) if here))), len(types), collective, types)
+            cells.append(f" {', '.join(names)} | " + " | ".join("yes" if here else "" for here in whole) + " |")
+        rows.setdefault(tuple(cells), []).append(collective)
+    lines = ["| collective | op | " + " | ".join(GROUPS) + " |", "|---" * (2 + len(GROUPS)) + "|"]
+    lines += [f"| {', '.join(names) if first else ''} |{cell}" for cells, names in rows.items()
+              for first, cell in zip([True] + [False] * len(cells), cells)]
+    return "\n".join(re.sub(r" +\|", " |", line) for line in lines) + "\n"
+
+
+def test_collectives():
+    """the table of docs/reference/backends.md is what weft info reports, for each backend that is available"""
+    tables = {table_of(backend["collectives"]["host"]) for backend in
+              json.loads(cases.run([WEFT, "info", "--json"]).stdout)["backends"] if backend["available"]}
+    expect_equal(len(tables), 1)
+    table = tables.pop()
+    expect(table in (ROOT / "docs/reference/backends.md").read_text(), "docs/reference/backends.md has the table", table)
+
+
 def main():
-    found = {"test_every_block": test_every_block, "test_errors": test_errors, "test_commands": test_commands}
+    found = {"test_every_block": test_every_block, "test_errors": test_errors, "test_commands": test_commands,
+             "test_collectives": test_collectives}
     for page in dict.fromkeys(block.page for block in BLOCKS):
         blocks = [block for block in BLOCKS if block.page == page]
         if any(block.kind in ("run", "shell") for block in blocks):
