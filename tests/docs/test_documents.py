@@ -87,7 +87,7 @@ class Folder:
         skip(f"needs {', '.join(sorted(modules))}")
 
     def run(self, command):
-        return cases.run(command, timeout=120, environment=self.environment, cwd=self.path)
+        return cases.run(command, timeout=300, environment=self.environment, cwd=self.path)
 
     def shell(self, text):
         """Runs commands. Skips the page if it has no launcher that they call."""
