@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Checks that documents only refer to existing make targets, tests, linked files and scripts. Code that a document quotes must be
-in the file that it names: `<!-- from: PATH -->` before a block."""
+"""Checks that documents only refer to existing make targets, tests, linked files and scripts, and sources to existing documents.
+Code that a document quotes must be in the file that it names: `<!-- from: PATH -->` before a block."""
 import re
+import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+SOURCES = (".h", ".c", ".cpp", ".cu", ".py", ".sh", ".build", ".in", ".txt")
 
 
 def make_targets(root):
@@ -42,10 +44,18 @@ def check_document(path, root, targets):
     return problems
 
 
+def check_sources(root):
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return [f"{name}: names {document}, which does not exist" for name in listed.split("\0")
+            if name.endswith(SOURCES) and (root / name).is_file()
+            for document in sorted(set(re.findall(r"\bdocs/[\w/-]+\.md", (root / name).read_text())))
+            if not (root / document).exists()]
+
+
 def check(root):
     targets = make_targets(root)
     documents = sorted([*root.glob("*.md"), *(root / "docs").glob("**/*.md"), *(root / "bench").glob("**/*.md")])
-    return documents, [problem for path in documents for problem in check_document(path, root, targets)]
+    return documents, [problem for path in documents for problem in check_document(path, root, targets)] + check_sources(root)
 
 
 def main():

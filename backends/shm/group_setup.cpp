@@ -20,7 +20,8 @@ namespace weft::shm {
 namespace {
 
 // Duration of Group::pause. Operations of 8 bytes to 4 KiB took 10 % longer with half of it, and a quarter
-// longer with a tenth of it. Operations of 8 bytes took 10 % longer with twice as much (docs/performance.md).
+// longer with a tenth of it. Operations of 8 bytes took 10 % longer with twice as much
+// (docs/dev/performance.md).
 constexpr uint64_t kPauseNs = 50;
 constexpr int64_t kCheckMs = 20;  // between checks whether an awaited rank is lost
 

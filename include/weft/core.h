@@ -22,8 +22,8 @@
  *     request completes exactly once: with success, failed, cancelled or timed out; also when its
  *     communicator fails or is destroyed.
  *  7. The timeout of a wait only ends the wait. The deadline of an operation fails the communicator. Its
- *     requests complete once nobody can write to their buffers any more (docs/threading.md has an exception).
- *     In-place buffers are then undefined, separate sources are intact.
+ *     requests complete once nobody can write to their buffers any more (docs/explanation/threads.md has an
+ *     exception). In-place buffers are then undefined, separate sources are intact.
  *  8. Every rank makes the same collective calls on a communicator in the same order, with matching
  *     arguments. A difference is WEFT_ERR_MISMATCH on the ranks that see it, and names both sides. A call
  *     that never comes is WEFT_ERR_TIMEOUT, and names the absent ranks.
@@ -217,7 +217,7 @@ typedef void (*weft_free_fn)(void* user_data, void* pointer, uint64_t size, int3
 /* Returns non-zero to end the blocking call of the thread that it runs on, with WEFT_ERR_INTERRUPTED. Runs
  * only on the program's threads inside blocking calls, concurrently if several threads block, under no lock
  * of the library. It may run the program's own code (signal handlers of a language). Convention 10 applies.
- * docs/threading.md ("Calls that are interrupted") says what each call does then. */
+ * docs/explanation/threads.md says what each call does then. */
 typedef int32_t (*weft_interrupt_fn)(void* user_data);
 
 /* Chooses the threads that drive operations and hooks. */
@@ -254,8 +254,8 @@ typedef struct weft_context_options {
 } weft_context_options;
 /* Calls with a request, and weft_reducer_finish with streams, return at once, and device streams wait for
  * Weft. Without this flag these calls wait on the host. With it, work of Weft's that shares a hardware queue
- * with a waiting stream does not begin, and the operation fails at its deadline (docs/backends.md). It has no
- * effect where CUDA loads kernels lazily, which is the default: set CUDA_MODULE_LOADING=EAGER. */
+ * with a waiting stream does not begin, and the operation fails at its deadline (docs/how-to/cuda.md). It has
+ * no effect where CUDA loads kernels lazily, which is the default: set CUDA_MODULE_LOADING=EAGER. */
 #define WEFT_CONTEXT_STREAM_WAITS UINT64_C(2)
 /* clang-format off */
 #define WEFT_CONTEXT_OPTIONS_INIT \

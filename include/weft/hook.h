@@ -1,5 +1,6 @@
 /* weft/hook.h: communication hooks: how a reducer communicates a bucket of gradients. Built-in hooks are made
- * by name, hooks of the program from a table of functions. docs/hooks.md explains both. */
+ * by name, hooks of the program from a table of functions. docs/reference/hooks.md
+ * and docs/how-to/write-a-hook.md explain them. */
 #ifndef WEFT_HOOK_H
 #define WEFT_HOOK_H
 
@@ -144,9 +145,9 @@ typedef struct weft_stage {
  * overlap, also where reducers share it. stage and join run on the thread weft-worker of the context, in
  * WEFT_PROGRESS_CALLER inside Weft calls; the others run inside the program's calls. Convention 10 applies.
  * A stage that has not returned or been completed by the step's deadline fails the step on every rank, and
- * the error names it; its thread keeps bucket, scratch and hook until it returns (docs/hooks.md). A result
- * other than WEFT_OK fails the step on every rank, with the text in message: at most 256 bytes,
- * zero-terminated. */
+ * the error names it; its thread keeps bucket, scratch and hook until it returns
+ * (docs/how-to/write-a-hook.md). A result other than WEFT_OK fails the step on every rank, with the text in
+ * message: at most 256 bytes, zero-terminated. */
 typedef struct weft_hook_table {
   size_t struct_size;
   const char* name; /* equal on all ranks; copied */
@@ -193,7 +194,7 @@ WEFT_API weft_status weft_hook_stage_complete(weft_hook* hook, const weft_stage_
 /* Parameters of a built-in hook. */
 typedef struct weft_hook_params {
   size_t struct_size;
-  const char* options; /* "rank=4 start=100", by the hook's names (docs/hooks.md); default: all defaults */
+  const char* options; /* "rank=4 start=100" (docs/reference/hooks.md); default: all defaults */
   weft_hook* inner;    /* for hooks around another hook (fp16, bf16): that hook; default allreduce */
   weft_error* error;   /* out: what is wrong with name or options; may be NULL */
   weft_comm* comm;   /* communicator of the hook, of the same context: some of the reducer's ranks, this rank
@@ -206,7 +207,7 @@ typedef struct weft_hook_params {
 #define WEFT_HOOK_PARAMS_INIT {sizeof(weft_hook_params), NULL, NULL, NULL, NULL, NULL, 0}
 
 /* Creates a built-in hook.
- * name: one of docs/hooks.md. Name and options are compared across ranks when a reducer is created.
+ * name: one of docs/reference/hooks.md. Name and options are compared across ranks when a reducer is created.
  * params: a weft_hook_params, or NULL for defaults.
  * Returns: WEFT_ERR_ARG for unknown names, options or values; for saved state as weft_hook_load.
  * Ownership: the caller destroys *hook; reducers keep the hook that they use alive, and hooks their inner
@@ -217,7 +218,7 @@ WEFT_API weft_status weft_hook_create(weft_context* context, const char* name, c
 
 /* ---- State --------------------------------------------------------------------------------------------- */
 
-/* Writes a hook's state (error feedback, factors, counters) of this rank; the format is in docs/hooks.md.
+/* Writes a hook's state (error feedback, factors, counters) of this rank; the format is in docs/dev/hooks.md.
  * Between steps only.
  * *size: capacity in, required size out; buffer: NULL to query the size. error: may be NULL.
  * Returns: WEFT_ERR_ARG if the buffer is too small; the failure of a custom hook's save; WEFT_ERR_STATE if a

@@ -1,5 +1,5 @@
 /* weft/recovery.h: how a job continues after a rank has failed: a communicator of the survivors, and reducers
- * that continue over it. docs/reducer.md ("After a failure") has the sequence of calls. */
+ * that continue over it. docs/how-to/recover.md has the sequence of calls. */
 #ifndef WEFT_RECOVERY_H
 #define WEFT_RECOVERY_H
 

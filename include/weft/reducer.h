@@ -1,5 +1,5 @@
-/* weft/reducer.h: gradient synchronisation of a list of parameters. docs/reducer.md explains a step, buckets
- * and every option, with examples. */
+/* weft/reducer.h: gradient synchronisation of a list of parameters. docs/tutorials/gradients.md explains a
+ * step with examples. */
 #ifndef WEFT_REDUCER_H
 #define WEFT_REDUCER_H
 
@@ -79,7 +79,7 @@ typedef struct weft_plan {
 } weft_plan;
 #define WEFT_PLAN_INIT {sizeof(weft_plan), 0, NULL, NULL}
 
-/* Rule by which a re-plan chooses where buckets end. docs/reducer.md: "Buckets". */
+/* Rule by which a re-plan chooses where buckets end (docs/explanation/buckets.md). */
 typedef int32_t weft_planner;
 #define WEFT_PLANNER_DEFAULT 0 /* the default of the field that names the planner */
 #define WEFT_PLANNER_LIMITS 1  /* at bucket_limits, in the order of readiness */
@@ -94,7 +94,7 @@ typedef int32_t weft_divide;
 #define WEFT_DIVIDE_ACTIVE 1  /* number of ranks that have data in this step */
 #define WEFT_DIVIDE_WEIGHTS 2 /* sum of the ranks' weights (number of samples, say): a weighted mean */
 
-/* Says who adds up the micro-batches of LOCAL steps. docs/reducer.md explains the choice. */
+/* Says who adds up the micro-batches of LOCAL steps. docs/how-to/accumulate.md explains the choice. */
 typedef int32_t weft_accumulation;
 /* Not chosen. The view modes then mean PROGRAM. LOCAL steps in copy mode, with sparse gradients or with
  * WEFT_REDUCER_COPY_STRAYS are refused, because a gradient's values do not show what was meant. */
@@ -246,7 +246,7 @@ typedef struct weft_begin_options {
 /* The program promises that the same parameters are absent on all ranks that have data: nothing is exchanged
  * about them, and buckets that are absent as a whole are not communicated. With WEFT_REDUCER_UNEVEN either
  * all ranks with data give the flag or none (WEFT_ERR_MISMATCH). A broken promise is WEFT_ERR_MISMATCH where
- * the collectives differ by it, else a wrong result. docs/reducer.md: "Absent parameters". */
+ * the collectives differ by it, else a wrong result (docs/how-to/leave-out.md). */
 #define WEFT_BEGIN_FIXED UINT64_C(4)
 /* Records the order in which gradients become ready, for weft_reducer_replan. The first synchronised step
  * does so without the flag. */
@@ -255,7 +255,7 @@ typedef struct weft_begin_options {
  * add nodes, and nothing runs; each launch of the graph is a step. All ranks capture the same steps and
  * launch their graphs as often and in the same order, one after the other. Gradients stay where they are,
  * and the graph is destroyed before the reducer. Needs WEFT_REDUCER_GRAPH; of the other options only
- * micro_batches is allowed. docs/reducer.md: "Steps in CUDA graphs". */
+ * micro_batches is allowed (docs/how-to/cuda-graphs.md). */
 #define WEFT_BEGIN_CAPTURE UINT64_C(16)
 #define WEFT_BEGIN_OPTIONS_INIT {sizeof(weft_begin_options), 0, 0, 0, 0.0, NULL}
 
@@ -634,7 +634,7 @@ typedef struct weft_reducer_stats {
   uint64_t exposed_p99_ns; /* 99th percentile */
   uint64_t straggler_ns;   /* last step: how long this rank waited for the straggler, or all others on average
                               if that is more */
-  int32_t straggler; /* last step: rank that held it up; -1: nobody waited. docs/reducer.md: "Statistics" */
+  int32_t straggler;       /* last step: rank that held it up; -1: nobody waited. docs/reference/report.md */
   uint32_t reserved;
   uint64_t captures; /* steps captured with WEFT_BEGIN_CAPTURE; these three restart at 0 after a rebind */
   uint64_t launches; /* launches of their graphs that have begun; one that does not end within the reducer's
@@ -654,8 +654,8 @@ typedef struct weft_reducer_stats {
 /* Returns counters and times. Threads: any thread. Since 0.9 */
 WEFT_API weft_status weft_reducer_query(weft_reducer* reducer, weft_reducer_stats* stats);
 
-/* Writes everything that is known about the reducer and its steps as JSON; docs/reducer.md lists the fields.
- * *size: capacity in, bytes of the whole text with its final 0 out; text: NULL to query the size.
+/* Writes everything that is known about the reducer and its steps as JSON; docs/reference/report.md lists the
+ * fields. *size: capacity in, bytes of the whole text with its final 0 out; text: NULL to query the size.
  * Returns: WEFT_ERR_ARG if the text was cut to the capacity.
  * Threads: between steps, one thread at a time per reducer. Since 0.9 */
 WEFT_API weft_status weft_reducer_report(weft_reducer* reducer, char* text, uint64_t* size);

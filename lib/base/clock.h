@@ -13,7 +13,7 @@ class Clock {
   // Returns monotonic nanoseconds.
   virtual uint64_t now_ns() = 0;
   // Called by a polling loop after an idle round; `round` counts idle rounds since the last progress. Spins
-  // first, then yields, then sleeps briefly: see docs/threading.md.
+  // first, then yields, then sleeps briefly: see docs/dev/threading.md.
   virtual void relax(uint32_t round) = 0;
   // Sleeps until *word differs from `expected`, until_ns has passed, or wake_all(word) is called. May return
   // early.

@@ -42,7 +42,7 @@ inline bool always(const Shape&) {
 // Returns the limit in bytes up to which all_reduce uses one_shot where it was neither measured nor given.
 inline uint64_t table_one_shot(int ranks) {
   // With two ranks one_shot sends as many bytes as `direct`, in one round instead of two, so the limit is
-  // higher. Measured: docs/performance.md.
+  // higher. Measured: docs/dev/performance.md.
   constexpr uint64_t kPairBytes = 256 * 1024;
   constexpr uint64_t kAllBytes = 64 * 1024;  // of all ranks' vectors
   return ranks <= 2 ? kPairBytes : kAllBytes / static_cast<uint64_t>(ranks);

@@ -9,7 +9,7 @@
 namespace weft {
 
 // One range of a multi-tensor copy; one thread block copies it. Larger ranges leave multiprocessors idle at a
-// bucket's end; smaller ones read more of the table, which is in pinned memory (docs/gpu-results.md).
+// bucket's end; smaller ones read more of the table, which is in pinned memory (docs/dev/gpu-results.md).
 struct CopyPiece {
   const std::byte* src;
   std::byte* dst;

@@ -40,7 +40,7 @@ Status make_handshake_info(FramedTransport& transport, int ranks, HandshakeInfo*
 // Connects to all higher ranks and sends kHello. The lower rank of each pair connects first; the higher rank
 // connects after it has received kHello (answer). If both connected at once, UCX would decide later which
 // connection remains, by endpoints that may be closed by then. UCX 1.13 then ends the process
-// (docs/design.md).
+// (docs/dev/design.md).
 Status call(FramedTransport& transport, int rank, const std::vector<HandshakeInfo>& infos) {
   for (size_t r = static_cast<size_t>(rank) + 1; r < infos.size(); r++) {
     WEFT_TRY(transport.connect(static_cast<int>(r), infos[r].address));

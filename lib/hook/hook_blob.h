@@ -1,5 +1,5 @@
 // Saved state of a hook as self-describing bytes: "WEFTHOOK", a version, flags, the hook's full name, its
-// state, and a checksum over all of these (docs/hooks.md). Called by lib/capi with the hook's turn taken.
+// state, and a checksum over all of these (docs/dev/hooks.md). Called by lib/capi with the hook's turn taken.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// Describes what a step does, in the order in which it does it (docs/reducer.md has the fields). Threads:
-// between steps, one thread at a time.
+// Describes what a step does, in the order in which it does it (docs/reference/report.md has the fields).
+// Threads: between steps, one thread at a time.
 #pragma once
 
 #include <nlohmann/json.hpp>

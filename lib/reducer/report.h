@@ -1,5 +1,5 @@
-// The report of a reducer and its steps as JSON (docs/reducer.md lists the fields), its statistics, and its
-// memory.
+// The report of a reducer and its steps as JSON (docs/reference/report.md lists the fields), its statistics,
+// and its memory.
 #pragma once
 
 #include "reducer/data.h"

@@ -32,7 +32,7 @@ enum class FailPlace : uint8_t {
   kMeasuring,  // before each autotuning operation over messages; number: how many came before
 };
 
-// The counters that can begin late. docs/reliability.md says how wide they are and how each one ends.
+// The counters that can begin late. docs/dev/reliability.md says how wide they are and how each one ends.
 enum class FailCounter : uint8_t {
   kSlots,     // the operations of every lane, and of the lanes below it
   kPackets,   // in shm, the packets from one rank to another
