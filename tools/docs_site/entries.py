@@ -31,8 +31,9 @@ def markdown(text):
 
 
 def escaped(line):
-    """Returns the line with the characters that Markdown would take for markup escaped."""
-    return re.sub(r"(?<!`)\*(?!`)|__", lambda found: "".join("\\" + one for one in found[0]), line).replace("<", "&lt;")
+    """Returns the line with the characters that Markdown would take for markup escaped, and names of documents as links."""
+    line = re.sub(r"(?<!`)\*(?!`)|__", lambda found: "".join("\\" + one for one in found[0]), line).replace("<", "&lt;")
+    return re.sub(r"\bdocs/([\w/-]+)\.md", r"[\g<0>](../\1.md)", line)
 
 
 class Entries(griffe.Extension):
@@ -44,6 +45,6 @@ class Entries(griffe.Extension):
 
     def on_class(self, *, cls, **_):
         if cls.docstring and any("enum." in str(base) for base in cls.bases):
-            names = [name for name, member in cls.members.items() if member.is_attribute and not name.startswith("_")]
+            names = [name for name, member in cls.members.items() if member.is_attribute and name.isupper()]
             if not any(f"- `{name}" in cls.docstring.value for name in names):
                 cls.docstring.value += "\n\nValues: " + ", ".join(f"`{name}`" for name in names)
