@@ -74,7 +74,8 @@ WEFT_API weft_status weft_comm_query(const weft_comm* comm, weft_comm_info* info
 WEFT_API weft_status weft_trace_start(weft_context* context, uint64_t capacity);
 /* Stops recording. Returns: WEFT_ERR_STATE if no trace is running. Threads: any thread. Since 0.9 */
 WEFT_API weft_status weft_trace_stop(weft_context* context);
-/* Writes what was recorded as a Chrome trace (JSON), which Perfetto opens.
+/* Writes what was recorded as a Chrome trace (JSON), for Perfetto, `weft trace merge` and `weft report`. For
+ * each communicator that exists, it measures the offset of this rank's clock to rank 0's (0.5 s at most).
  * Returns: WEFT_ERR_SYSTEM naming the path. Threads: any thread. Since 0.9 */
 WEFT_API weft_status weft_trace_write(weft_context* context, const char* path);
 

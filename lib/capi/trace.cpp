@@ -15,6 +15,7 @@ weft_status weft_trace_start(weft_context* context, uint64_t capacity) {
     WEFT_TRY(usable(context));
     WEFT_TRY(context->recorder->start(capacity));
     context->rep->set_trace(context->recorder.get());
+    context->rep->measure_clocks(false);
     return {};
   });
 }
@@ -32,7 +33,8 @@ weft_status weft_trace_write(weft_context* context, const char* path) {
   return plain([&]() -> Status {
     WEFT_TRY(usable(context));
     WEFT_NOT_NULL(path);
-    return context->recorder->write(path);
+    context->rep->measure_clocks(true);
+    return context->recorder->write(path, context->rep->trace_comms().list());
   });
 }
 

@@ -14,7 +14,7 @@ namespace {
 constexpr uint8_t kFailMessage = 1;
 constexpr uint8_t kExchangeMessage = 2;
 // 3 is Drain::kMessage, 4 and 5 are the messages of control/generations.h, 6 is LaneMessages::kMessage, 7
-// and 8 are those of AgreedErrors.
+// and 8 are those of AgreedErrors, 9 and 10 those of ClockProbe.
 constexpr uint32_t kMaxReportText = 4096;
 
 }  // namespace
@@ -39,8 +39,12 @@ std::shared_ptr<Comm> Comm::create(std::shared_ptr<Context> context, int rank, i
     comm->context_->engine().add(comm->drain_);
   }
   comm->context_->add_comm(comm);
+  comm->context_->trace_comms().add({comm->options_.id, rank, size, comm->options_.backend,
+                                     comm->options_.job,
+                                     rank == 0 ? std::optional<ClockOffset>(ClockOffset()) : std::nullopt});
   comm->generation_.generations->opened(comm->generation_.number);
   comm->control_->start(comm.get());
+  if (comm->context_->trace() != nullptr) comm->clock_probe_.ask();
   return comm;
 }
 
@@ -322,6 +326,8 @@ void Comm::on_message(int rank, ByteView message) noexcept {
     if (kind == kExchangeMessage) postbox_.on_message(rank, reader);
     if (kind == AgreedErrors::kErrorMessage) agreed_errors_.on_error(rank, message.subspan(1));
     if (kind == AgreedErrors::kContinuesMessage) agreed_errors_.on_continues(rank);
+    if (kind == ClockProbe::kQuestionMessage) clock_probe_.on_question(rank, reader);
+    if (kind == ClockProbe::kAnswerMessage) clock_probe_.on_answer(rank, reader);
   });
   if (!thrown.ok()) fail(thrown);  // the message is not sent again
 }

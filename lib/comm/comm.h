@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "comm/agreed_errors.h"
+#include "comm/clock_probe.h"
 #include "comm/comm_tasks.h"
 #include "comm/context.h"
 #include "comm/departures.h"
@@ -138,6 +139,8 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   // Returns true while the failure's flight record is being written. Lanes delay the completion of operations
   // for it, briefly.
   bool dumping() { return dump_.pending(context_->clock()); }
+  // Measures the offset of this rank's clock, for traces.
+  ClockProbe& clock_probe() { return clock_probe_; }
   // Messages to the owners of a lane on the other ranks.
   LaneMessages& lane_messages() { return lane_messages_; }
   // Returns the recent operations of all lanes. Takes the progress lock.
@@ -214,6 +217,7 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   Departures departures_;
   CommTasks tasks_{*this};
   AgreedErrors agreed_errors_{*this};
+  ClockProbe clock_probe_{*this};
   std::atomic<uint32_t> subgroup_ids_{first_of_32(options_.failpoints, FailCounter::kSplits)};
   Postbox postbox_;
 };

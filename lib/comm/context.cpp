@@ -61,6 +61,22 @@ void Context::add_comm(const std::shared_ptr<Comm>& comm) {
   comms_.push_back(comm);
 }
 
+void Context::measure_clocks(bool wait) {
+  constexpr int64_t kPatienceMs = 500;
+  std::vector<std::shared_ptr<Comm>> comms;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& weak : comms_) {
+      if (std::shared_ptr<Comm> comm = weak.lock(); comm && !comm->closed()) comms.push_back(std::move(comm));
+    }
+  }
+  for (const auto& comm : comms) comm->clock_probe().ask();
+  const Deadline deadline = Deadline::after(*clock_, kPatienceMs, 0);
+  for (const auto& comm : comms) {
+    if (wait) comm->clock_probe().wait(deadline);
+  }
+}
+
 Status Context::probe_accelerator(std::string* detail) {
   if (options_.accelerator == nullptr) {
     if (!options_.accelerator_status.ok()) return options_.accelerator_status;

@@ -14,6 +14,7 @@
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "comm/trace_comms.h"
 #include "comm/trace_sink.h"
 #include "device/accelerator.h"
 #include "device/allocator.h"
@@ -86,6 +87,10 @@ class Context : public std::enable_shared_from_this<Context> {
   // context.
   TraceSink* trace() const { return trace_.load(std::memory_order_acquire); }
   void set_trace(TraceSink* sink) { trace_.store(sink, std::memory_order_release); }
+  // The communicators of this context, also former ones, for the metadata of a trace.
+  TraceComms& trace_comms() { return trace_comms_; }
+  // Measures the offsets of their clocks (ClockProbe). wait: for their ends, half a second at most.
+  void measure_clocks(bool wait);
   // Keeps an object alive as long as the context (a trace recorder).
   void keep(std::shared_ptr<void> object);
 
@@ -97,6 +102,7 @@ class Context : public std::enable_shared_from_this<Context> {
   Log log_;
   ForkGuard guard_;
   std::atomic<TraceSink*> trace_{nullptr};
+  TraceComms trace_comms_;
   std::atomic<uint64_t> rendezvous_{0};
   std::mutex mutex_;
   std::vector<std::weak_ptr<Comm>> comms_;   // guarded by mutex_

@@ -154,10 +154,15 @@ void Lane::finish() {
     event.name = name(request->args.coll);
     event.begin_ns = request->start_ns;
     event.end_ns = comm_.context().clock().now_ns();
+    event.comm = comm_.options().id;
     event.rank = comm_.rank();
     event.lane = key_.id;
+    event.bucket = request->bucket;
+    event.step = request->step;
     event.index = request->slot;
     event.bytes = request->args.count * dtype_size(request->args.dtype);
+    event.algorithm = executor.algorithm();
+    event.sent_bytes = executor.moved_bytes().value_or(UINT64_MAX);
     trace->record(event);
   }
   oldest_++;  // nothing throws from here on, so every request that has left the lane is completed

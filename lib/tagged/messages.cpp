@@ -286,6 +286,7 @@ void Messages::record(const Operation& operation, bool ok) {
   event.name = name.c_str();
   event.begin_ns = operation.request->start_ns;
   event.end_ns = comm_.context().clock().now_ns();
+  event.comm = comm_.options().id;
   event.rank = comm_.rank();
   event.index = operation.tag;
   event.bytes = operation.bytes();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <utility>
 
 #include "base/text.h"
 #include "trace/timeline.h"
@@ -99,10 +100,11 @@ std::vector<RecordedEvent> TraceRecorder::events(uint64_t* lost) const {
   return out;
 }
 
-Status TraceRecorder::write(const std::string& path) const {
-  uint64_t lost = 0;
-  const std::vector<RecordedEvent> recorded = events(&lost);
-  return write_timeline(recorded, lost, path);
+Status TraceRecorder::write(const std::string& path, std::vector<TraceComm> comms) const {
+  TraceProcess process = describe_process();
+  process.comms = std::move(comms);
+  const std::vector<RecordedEvent> recorded = events(&process.lost);
+  return write_timeline(recorded, process, path);
 }
 
 }  // namespace weft

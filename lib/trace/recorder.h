@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "comm/trace_comms.h"
 #include "comm/trace_sink.h"
 
 namespace weft {
@@ -42,8 +43,8 @@ class TraceRecorder final : public TraceSink {
   // Returns the recorded events, oldest first; *lost: number of overwritten events. Works while recording
   // too.
   std::vector<RecordedEvent> events(uint64_t* lost) const;
-  // Writes a Chrome trace. kSystem names the path; the previous file then stays.
-  Status write(const std::string& path) const;
+  // Writes a Chrome trace. comms: those of the context. kSystem names the path; the previous file then stays.
+  Status write(const std::string& path, std::vector<TraceComm> comms) const;
 
  private:
   struct Entry {

@@ -20,6 +20,8 @@ struct Request {
   Deadline deadline = Deadline::never();
   uint64_t slot = kNoSlot;
   uint64_t start_ns = 0;                     // time at which it started to run; 0 if no trace is recorded
+  uint64_t step = UINT64_MAX;                // of the reducer that submits it; for traces
+  uint32_t bucket = UINT32_MAX;              // of the reducer that submits it; for traces
   Status result;                             // valid once done
   std::optional<uint64_t> moved_bytes = {};  // as CollectiveLane::moved_bytes; valid once done
   Request* next = nullptr;                   // link in the lane's queue

@@ -125,32 +125,95 @@ TEST_CASE("many threads may record while events are read and traces restart") {
 }
 
 TEST_CASE("a timeline is a trace of slices and instants with named tracks") {
-  std::vector<RecordedEvent> events(2);
+  std::vector<RecordedEvent> events(3);
   TraceEvent stage = event(TraceKind::kStage, "fc.\"weight\"\n\xff", 2'000, 5'500);
+  stage.comm = 9;
   stage.rank = 3;
   stage.lane = 1;
+  stage.step = 4;
   stage.bucket = 2;
   stage.stage = 0;
   events[0].set(stage);
-  events[1].set(event(TraceKind::kReady, "b", 7'000, 7'000));
-  const auto trace = nlohmann::json::parse(timeline_text(events, 5));
-  CHECK(trace["otherData"]["events_overwritten"] == 5);
+  TraceEvent ready = event(TraceKind::kReady, "b", 7'000, 7'000);
+  ready.comm = 9;
+  ready.rank = 3;
+  events[1].set(ready);
+  TraceEvent sub = event(TraceKind::kCollective, "barrier", 8'000, 9'000);
+  sub.comm = 10;
+  sub.rank = 0;
+  sub.algorithm = "ring";
+  sub.sent_bytes = 12;
+  events[2].set(sub);
+  TraceProcess process;
+  process.host = "node7";
+  process.pid = 42;
+  process.clock = "a clock";
+  process.lost = 5;
+  process.comms = {{10, 0, 2, "shm", "", std::nullopt}, {9, 3, 4, "ucx", "job", ClockOffset{-50, 20}}};
+  const auto trace = nlohmann::json::parse(timeline_text(events, process));
+  CHECK(trace["otherData"] ==
+        nlohmann::json{{"source", "weft"},
+                       {"format", 1},
+                       {"host", "node7"},
+                       {"pid", 42},
+                       {"clock", "a clock"},
+                       {"events_overwritten", 5},
+                       {"communicators",
+                        {{{"id", "0000000000000009"},
+                          {"rank", 3},
+                          {"size", 4},
+                          {"backend", "ucx"},
+                          {"job", "job"},
+                          {"clock_offset_ns", -50},
+                          {"clock_error_ns", 20}},
+                         {{"id", "000000000000000a"}, {"rank", 0}, {"size", 2}, {"backend", "shm"}}}}});
   const auto slices = of(trace, "stage");
   REQUIRE(slices.size() == 1);
   CHECK(slices[0]["ph"] == "X");
-  CHECK(slices[0]["pid"] == 3);
   CHECK(slices[0]["ts"] == 2.0);
   CHECK(slices[0]["dur"] == 3.5);
+  CHECK(slices[0]["args"] == nlohmann::json{{"lane", 1}, {"step", 4}, {"bucket", 2}, {"stage", 0}});
   CHECK(has(slices[0]["name"], "stage 0 of bucket 2 [fc.\"weight\""));
   const auto instants = of(trace, "ready");
   REQUIRE(instants.size() == 1);
   CHECK(instants[0]["ph"] == "i");
+  const auto collectives = of(trace, "collective");
+  REQUIRE(collectives.size() == 1);
+  CHECK(collectives[0]["args"] == nlohmann::json{{"comm", 1}, {"sent_bytes", 12}, {"algorithm", "ring"}});
   std::set<std::string> names;
   for (const auto& e : trace["traceEvents"]) {
+    CHECK(e["pid"] == 3);  // the rank in the largest communicator
     if (e["ph"] == "M" && e["args"].contains("name")) names.insert(e["args"]["name"].get<std::string>());
   }
-  CHECK(names == std::set<std::string>{"rank 3", "rank 0", "hook 1, bucket 2", "reducer"});
-  CHECK(nlohmann::json::parse(timeline_text({}, 0))["traceEvents"].empty());
+  CHECK(names ==
+        std::set<std::string>{"rank 3", "hook 1, bucket 2", "reducer", "collectives, communicator 1"});
+  CHECK(nlohmann::json::parse(timeline_text({}, {}))["traceEvents"].empty());
+}
+
+TEST_CASE("collectives that run at once are on two tracks, so that slices of a track never cross") {
+  std::vector<RecordedEvent> events(3);
+  for (uint64_t slot = 0; slot < 3; slot++) {
+    TraceEvent collective = event(TraceKind::kCollective, "all_reduce", 1'000 * slot, 1'000 * slot + 1'500);
+    collective.lane = 1;
+    collective.index = slot;
+    events[slot].set(collective);
+  }
+  const auto tids = [&] {
+    std::vector<int> found;
+    for (const auto& e : of(nlohmann::json::parse(timeline_text(events, {})), "collective"))
+      found.push_back(e["tid"]);
+    return found;
+  };
+  CHECK(tids() == std::vector<int>{1, 2, 1});
+  for (RecordedEvent& one : events) one.event.end_ns = one.event.begin_ns + 1'000;
+  CHECK(tids() == std::vector<int>{1, 1, 1});
+}
+
+TEST_CASE("this process has a host, an id and a clock") {
+  const TraceProcess process = describe_process();
+  CHECK(!process.host.empty());
+  CHECK(process.pid == getpid());
+  CHECK(process.clock.size() >= 36);
 }
 
 TEST_CASE("tagged messages are asynchronous slices, because they overlap") {
@@ -161,7 +224,7 @@ TEST_CASE("tagged messages are asynchronous slices, because they overlap") {
   events[0].set(message);
   message = event(TraceKind::kMessage, "send_tagged u8 x 9 to rank 1 with tag 8", 2000, 4000);
   events[1].set(message);
-  const auto slices = of(nlohmann::json::parse(timeline_text(events, 0)), "message");
+  const auto slices = of(nlohmann::json::parse(timeline_text(events, {})), "message");
   REQUIRE(slices.size() == 4);
   CHECK(slices[0]["name"] == "recv_tagged u8 x 9 from any rank with tag 7");
   CHECK(slices[0]["ph"] == "b");
@@ -181,17 +244,17 @@ TEST_CASE("a timeline replaces the file before it, and an error names the path")
   TraceRecorder recorder(clock);
   REQUIRE(recorder.start(0).ok());
   recorder.record(event(TraceKind::kReady, "a", 1, 1));
-  REQUIRE(recorder.write(path).ok());
+  REQUIRE(recorder.write(path, {}).ok());
   CHECK(of(read(path), "ready").size() == 1);
   // Nothing else is left in the folder.
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 1);
 
-  const Status nowhere = recorder.write(folder.path / "no" / "such" / "trace.json");
+  const Status nowhere = recorder.write(folder.path / "no" / "such" / "trace.json", {});
   CHECK(nowhere.code() == Code::kSystem);
   CHECK(has(nowhere.text(), "no/such/trace.json"));
   // A folder cannot be replaced; the temporary file is removed all the same.
   std::filesystem::create_directory(folder.path / "taken");
-  CHECK(recorder.write(folder.path / "taken").code() == Code::kSystem);
+  CHECK(recorder.write(folder.path / "taken", {}).code() == Code::kSystem);
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path), {}) == 2);
 }
 
@@ -275,7 +338,9 @@ TEST_CASE("the trace of a step shows a launch before the last ready") {
     reducer.reset();  // the names end with it
     context.engine().locked([&] { context.set_trace(nullptr); });
     self.expect(recorder.stop(), "stop");
-    self.expect(recorder.write(folder.path / (std::to_string(self.rank) + ".json")), "write");
+    self.expect(
+        recorder.write(folder.path / (std::to_string(self.rank) + ".json"), context.trace_comms().list()),
+        "write");
   });
   check(failures);
   for (int rank = 0; rank < 2; rank++) {
@@ -291,7 +356,14 @@ TEST_CASE("the trace of a step shows a launch before the last ready") {
     CHECK(of(trace, "collective").size() == 2);
     CHECK(of(trace, "collective")[0]["name"] == "all_reduce");
     CHECK(of(trace, "done").size() == 2);
-    CHECK(of(trace, "step").size() == 1);
+    CHECK(of(trace, "collective")[1]["args"]["step"] == 0);
+    CHECK(of(trace, "collective")[1]["args"]["bucket"] == 1);
+    REQUIRE(of(trace, "step").size() == 1);
+    REQUIRE(of(trace, "finish").size() == 1);
+    const auto step = of(trace, "step")[0], finish = of(trace, "finish")[0];
+    CHECK(finish["ts"].get<double>() >= ready[1]["ts"].get<double>());
+    CHECK(finish["dur"].get<double>() < step["dur"].get<double>());
+    CHECK(finish["tid"] == step["tid"]);
     for (const auto& e : trace["traceEvents"]) CHECK(e["pid"] == rank);
   }
 }

@@ -105,6 +105,29 @@ void note_times(ReducerData& r, uint64_t entered_ns, uint64_t now_ns, bool reduc
   v->history.add_waits(r.step->waits().waited_ns(), r.step->waits().straggler());
 }
 
+// Records the step, and in it the time since finish was entered.
+void trace_step(const ReducerData& r, uint64_t entered_ns, uint64_t now_ns, uint64_t bytes) {
+  const ReducerState& s = *r.state;
+  TraceSink* const trace = s.comm->context().trace();
+  if (trace == nullptr) return;
+  TraceEvent event;
+  event.kind = TraceKind::kStep;
+  event.name = "step";
+  event.begin_ns = r.program.start.begin_ns;
+  event.end_ns = now_ns;
+  event.comm = s.comm->options().id;
+  event.rank = s.comm->rank();
+  event.lane = s.lane->key().id;
+  event.step = r.statistics.steps();
+  event.bytes = bytes;
+  trace->record(event);
+  event.kind = TraceKind::kFinish;
+  event.name = "finish";
+  event.begin_ns = entered_ns;
+  event.bytes = 0;
+  trace->record(event);
+}
+
 // Updates statistics and state after the end of a step.
 Status close_step(ReducerData& r, uint64_t entered_ns) {
   ReducerState& s = *r.state;
@@ -123,18 +146,7 @@ Status close_step(ReducerData& r, uint64_t entered_ns) {
     done++;
   }
   const uint64_t now_ns = context.clock().now_ns();
-  if (TraceSink* trace = context.trace(); trace != nullptr) {
-    TraceEvent event;
-    event.kind = TraceKind::kStep;
-    event.name = "step";
-    event.begin_ns = r.program.start.begin_ns;
-    event.end_ns = now_ns;
-    event.rank = s.comm->rank();
-    event.lane = s.lane->key().id;
-    event.index = r.statistics.steps();
-    event.bytes = bytes;
-    trace->record(event);
-  }
+  if (context.trace() != nullptr) trace_step(r, entered_ns, now_ns, bytes);
   const bool reduced = is_reduced(r);
   const std::string text = reduced ? std::string() : step_text(r);
   s.readiness->close();

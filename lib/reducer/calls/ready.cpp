@@ -19,6 +19,7 @@ void trace_ready(ReducerState& s, uint64_t param) {
   event.kind = TraceKind::kReady;
   event.name = s.manifest.params[param].name.c_str();
   event.begin_ns = event.end_ns = s.comm->context().clock().now_ns();
+  event.comm = s.comm->options().id;
   event.rank = s.comm->rank();
   event.lane = s.lane->key().id;
   event.bucket = place.bucket;

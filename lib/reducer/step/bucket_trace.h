@@ -21,11 +21,12 @@ inline void trace_bucket(const ReducerState& s, const StepContext& step, TraceKi
   event.name = s.manifest.params[s.plan.buckets[bucket].params.front()].name.c_str();
   event.begin_ns = begin_ns;
   event.end_ns = end_ns;
+  event.comm = s.comm->options().id;
   event.rank = s.comm->rank();
   event.lane = s.lane->key().id;
   event.bucket = bucket;
   event.stage = stage;
-  event.index = step.begun.number;
+  event.step = step.begun.number;
   event.bytes = s.plan.buckets[bucket].bytes();
   sink->record(event);
 }

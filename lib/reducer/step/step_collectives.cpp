@@ -215,6 +215,8 @@ bool StepCollectives::submit(Deadline deadline) {
     Request& next = request(submitted_);
     next.reset();
     next.start_ns = 0;
+    next.step = step_.begun.number;
+    next.bucket = slot.of_bucket() ? slot.bucket : kNone;
     next.args = slot.args;
     fill(slot, &next.args);
     next.deadline = deadline;
