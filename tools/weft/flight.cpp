@@ -1,11 +1,6 @@
 #include "flight.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <filesystem>
 #include <limits>
@@ -13,8 +8,8 @@
 #include <system_error>
 
 #include "base/config.h"
-#include "base/fd.h"
 #include "base/text.h"
+#include "foreign_file.h"
 #include "trace/flight_file.h"
 
 namespace {
@@ -52,17 +47,6 @@ bool too_deep(const std::string& text) {
     }
   }
   return false;
-}
-
-// Removes control characters, including two-byte ones, because terminals show these texts.
-std::string printable(std::string text) {
-  for (size_t i = 0; i < text.size(); i++) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    const auto next = static_cast<unsigned char>(i + 1 < text.size() ? text[i + 1] : 0);
-    if (byte < 0x20 || byte == 0x7f) text[i] = '?';
-    if (byte == 0xc2 && next >= 0x80 && next < 0xa0) text[i] = text[i + 1] = '?';
-  }
-  return text;
 }
 
 // Reads the fields of an object. The first error is kept; values returned after it are meaningless.
@@ -239,29 +223,6 @@ Status failure_of(const json& given, int size, Status* status) {
   return Status(std::move(info));
 }
 
-// Reads a file, or returns why it cannot be read.
-Status read_text(const std::string& path, std::string* text, int64_t* written) {
-  // Does not follow links, and does not wait for the other end of a pipe.
-  const weft::Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
-  struct stat about{};
-  if (!fd.valid() || ::fstat(fd.get(), &about) != 0) return Status::system("cannot be opened", errno);
-  if (!S_ISREG(about.st_mode)) return bad("is not a regular file");
-  if (static_cast<uint64_t>(about.st_size) > weft::kMaxFlightBytes)
-    return bad(cat("has ", about.st_size, " bytes; a flight record has at most ", weft::kMaxFlightBytes));
-  *written = about.st_mtime;
-  text->resize(static_cast<size_t>(about.st_size));
-  size_t have = 0;
-  while (have < text->size()) {
-    const ssize_t got = ::read(fd.get(), text->data() + have, text->size() - have);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return Status::system("cannot be read", errno);
-    if (got == 0) break;
-    have += static_cast<size_t>(got);
-  }
-  text->resize(have);
-  return {};
-}
-
 }  // namespace
 
 Status parse_flight(const std::string& text, FlightFile* file) {
@@ -323,7 +284,7 @@ Status read_flights(const std::string& folder, FlightFolder* read) {
   for (const std::string& name : names) {
     FlightFile file;
     std::string text;
-    Status status = read_text(folder + "/" + name, &text, &file.written);
+    Status status = read_text(folder + "/" + name, weft::kMaxFlightBytes, &text, &file.written);
     if (status.ok()) status = parse_flight(text, &file);
     file.name = printable(name);
     if (status.ok()) {

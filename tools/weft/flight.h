@@ -4,11 +4,11 @@
 #pragma once
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "base/status.h"
 #include "engine/flight.h"
+#include "foreign_file.h"
 
 // A record as it was written. Only differences to its now_ns are meaningful, because the clock is unknown.
 struct FlightFile {
@@ -26,7 +26,7 @@ weft::Status parse_flight(const std::string& text, FlightFile* file);
 
 struct FlightFolder {
   std::vector<FlightFile> files;
-  std::vector<std::pair<std::string, std::string>> unread;  // names, and reasons
+  UnreadFiles unread;
 };
 // Reads every weft-*.json of the folder. Returns kSystem if the folder cannot be read.
 weft::Status read_flights(const std::string& folder, FlightFolder* read);

@@ -1,4 +1,5 @@
-// The weft command: starts ranks, serves a store, describes the machine, measures, and explains failures.
+// The weft command: starts ranks, serves a store, describes the machine, measures, explains failures, and
+// reports runs.
 #include <weft/weft.h>
 
 #include <algorithm>
@@ -39,6 +40,7 @@ int main(int argc, char** argv) {
   add_bench(app, words, &exit_code);
   add_info(app, words, &exit_code);
   add_trace(app, &exit_code);
+  add_report(app, &exit_code);
   add_store(app, &exit_code);
   if (!known_command(app, words)) return 2;
   return run_command(app, words, &exit_code);
