@@ -163,23 +163,19 @@ struct Model {
   }
 };
 
-// Returns the local rank from the launcher's environment. `weft run` starts all ranks on one host.
-int local_rank() {
-  for (const char* name : {"WEFT_RANK", "LOCAL_RANK", "HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
-                           "MV2_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "JSM_NAMESPACE_LOCAL_RANK",
-                           "FLUX_TASK_LOCAL_ID", "PALS_LOCAL_RANKID", "SLURM_LOCALID"}) {
-    if (const char* const text = std::getenv(name); text != nullptr) return std::atoi(text);
-  }
-  return 0;
-}
-
 int train(const std::string& folder) {
   int devices = 0;
   check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
-  const int device = local_rank() % devices;
+  weft_error error = WEFT_ERROR_INIT;
+  weft_launch_info launch = WEFT_LAUNCH_INFO_INIT;  // Weft: this rank among those of its host
+  check(weft_launch_query(&launch, &error), error, "weft_launch_query");
+  if (launch.local_rank < 0) {
+    std::fprintf(stderr, "train_cuda: the launcher does not say the local rank: set WEFT_LOCAL_RANK\n");
+    std::exit(1);
+  }
+  const int device = launch.local_rank % devices;
   check(cudaSetDevice(device), "cudaSetDevice");
 
-  weft_error error = WEFT_ERROR_INIT;
   weft_context* context = nullptr;
   weft_comm* comm = nullptr;
   int32_t rank = 0, size = 1;

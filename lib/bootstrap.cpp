@@ -6,15 +6,18 @@
 #include <tuple>
 #include <utility>
 
-#include "base/config.h"
 #include "base/cores.h"
 #include "base/guard.h"
 #include "base/text.h"
+#include "bootstrap_report.h"
 #include "bootstrap_wire.h"
 #include "coll/calibration.h"
 #include "coll/hierarchical/hierarchical.h"
 #include "coll/over_transport.h"
 #include "coll/staged.h"
+#include "comm/members.h"
+#include "environment/config.h"
+#include "rendezvous/address.h"
 #include "rendezvous/auth.h"
 #include "rendezvous/callback_exchange.h"
 #include "rendezvous/mesh.h"
@@ -23,28 +26,38 @@
 namespace weft {
 namespace {
 
-// Determines whether the ranks of this host have fewer cores than ranks, so that waiting threads must yield.
-// All ranks exchange their core masks: launchers pin ranks, so one rank's mask is not enough.
-Status find_crowd(Exchange& exchange, const SocketMesh& mesh, Deadline deadline, bool* crowded) {
+// Exchanges where the ranks run. hosts: which ranks share this rank's host, simulated hosts included.
+Status exchange_processes(Exchange& exchange, const FdChannel& hosts, Deadline deadline,
+                          std::vector<ProcessInfo>* ranks) {
+  int leader = 0;
+  while (leader < exchange.rank() && !hosts.same_host(leader)) leader++;
   std::vector<Bytes> all;
-  WEFT_TRY(exchange.all_gather(allowed_cores(), &all, deadline));
+  WEFT_TRY(exchange.all_gather(encode(own_process(leader)), &all, deadline));
+  ranks->resize(all.size());
+  for (size_t r = 0; r < all.size(); r++) {
+    if (decode(all[r], &(*ranks)[r])) continue;
+    const int name = exchange.name(static_cast<int>(r));
+    return Status::error(Code::kInternal,
+                         cat("internal: rank ", name, " sent a malformed description of its process (",
+                             all[r].size(), " bytes): this is a bug of Weft, please report it"))
+        .with_ranks({name});
+  }
+  return {};
+}
+
+// Returns true if the ranks of this real host have fewer cores than ranks, so that waiting threads must
+// yield. Launchers pin ranks, so the cores of one rank are not enough.
+bool is_crowded(const std::vector<ProcessInfo>& ranks, const SocketMesh& mesh) {
   Bytes cores;
-  uint64_t ranks = 0;
-  for (int r = 0; r < exchange.size(); r++) {
-    if (!mesh.same_host(r)) continue;
-    ranks++;
-    const Bytes& theirs = all[static_cast<size_t>(r)];
-    if (theirs.size() > kMostCores / 8) {
-      return Status::error(Code::kInternal, cat("internal: rank ", exchange.name(r), " sent a core mask of ",
-                                                theirs.size(), " bytes, at most ", kMostCores / 8,
-                                                " are allowed: this is a bug of Weft, please report it"))
-          .with_ranks({exchange.name(r)});
-    }
+  uint64_t here = 0;
+  for (size_t r = 0; r < ranks.size(); r++) {
+    if (!mesh.same_host(static_cast<int>(r))) continue;
+    here++;
+    const Bytes& theirs = ranks[r].cores;
     cores.resize(std::max(cores.size(), theirs.size()));
     for (size_t i = 0; i < theirs.size(); i++) cores[i] |= theirs[i];
   }
-  *crowded = ranks > count_cores(cores);
-  return {};
+  return here > count_cores(cores);
 }
 
 // Distinguishes communicators that write into one folder; need not be secure.
@@ -282,7 +295,10 @@ Status create_over(const std::shared_ptr<Context>& context, const Registry& regi
   args.failpoints = options.failpoints;
   args.accelerator = context->options().accelerator;
   args.progress_thread = context->engine().mode() == Engine::Mode::kThread;
-  WEFT_TRY(find_crowd(exchange, *mesh, deadline, &args.crowded));
+  std::vector<ProcessInfo> ranks;
+  WEFT_TRY(exchange_processes(exchange, hosts, deadline, &ranks));
+  options.members = std::make_shared<const Members>(exchange.rank(), ranks);
+  args.crowded = is_crowded(ranks, *mesh);
   if (SystemClock* clock = context->system_clock(); clock != nullptr && args.crowded)
     clock->set_crowded(true);
   args.measurements = &registry.measurements();
@@ -304,11 +320,14 @@ Status create_over(const std::shared_ptr<Context>& context, const Registry& regi
   options.backend = backend->name;
   const int rank = exchange.rank();
   const int size = exchange.size();
+  std::string created;
+  if (context->log().enabled(LogLevel::kInfo))
+    created = creation_text(registry, offers, options, rank, *backend, collectives->transports());
   Status opened;
   *comm = Comm::create(context, rank, size, std::move(options), std::move(mesh), std::move(collectives),
                        std::move(generation), &opened);
   if (!*comm) return opened.with_prefix(cat("backend ", backend->name, ": "));
-  context->log().info(cat("rank ", rank, " of ", size, ": communicator over ", backend->name));
+  context->log().info(created);
   return {};
 }
 
@@ -343,26 +362,39 @@ Status from_environment(BootstrapOptions* bootstrap, std::string* job) {
   if (asked) {
     WEFT_TRY(process_environment(&environment));
   } else {
-    process_settings(&environment);
+    environment.settings = process_settings();
   }
-  *job = environment.job;
-  if (bootstrap->options.backend.empty()) bootstrap->options.backend = environment.backend;
+  const Settings& settings = environment.settings;
+  *job = settings.job;
+  if (bootstrap->options.backend.empty()) bootstrap->options.backend = settings.backend;
   if (!bootstrap->own_heartbeat) {
-    WEFT_TRY(parse_heartbeat(environment.heartbeat, &bootstrap->options.heartbeat_timeout_ms));
+    WEFT_TRY(parse_heartbeat(settings.heartbeat, &bootstrap->options.heartbeat_timeout_ms));
   }
-  WEFT_TRY(FailPoints::parse(environment.failpoints, &bootstrap->options.failpoints));
-  if (bootstrap->options.algorithms.empty()) bootstrap->options.algorithms = environment.algorithms;
-  if (bootstrap->options.flight_path.empty()) bootstrap->options.flight_path = environment.flight;
+  WEFT_TRY(FailPoints::parse(settings.failpoints, &bootstrap->options.failpoints));
+  if (bootstrap->options.algorithms.empty()) bootstrap->options.algorithms = settings.algorithms;
+  if (bootstrap->options.flight_path.empty()) bootstrap->options.flight_path = settings.flight;
   bootstrap->options.job = *job;
   if (asked) {
-    bootstrap->rank = environment.rank;
-    bootstrap->size = environment.size;
+    bootstrap->rank = environment.launch.rank;
+    bootstrap->size = environment.launch.size;
     bootstrap->store = environment.store;
     bootstrap->store_external = environment.store_external;
-    if (bootstrap->secret.empty()) bootstrap->secret = std::move(environment.secret);
+    bootstrap->launch = environment.launch;
+    if (bootstrap->secret.empty()) WEFT_TRY(load_secret(environment.secret, &bootstrap->secret));
   }
   const int rank = bootstrap->rank, size = bootstrap->size;
-  return parse_hosts(environment.hosts, rank, size, &bootstrap->options.host_label);
+  return parse_hosts(settings.hosts, rank, size, &bootstrap->options.host_label);
+}
+
+// The ranks of other hosts would wait for their deadline.
+void warn_of_loopback(const BootstrapOptions& bootstrap, Log& log) {
+  const Launch& launch = bootstrap.launch;
+  Address address;
+  const bool elsewhere = launch.hosts > 1 || (launch.local_size > 0 && launch.local_size < launch.size);
+  if (!elsewhere || !parse_address(bootstrap.store, &address).ok() || !address.local()) return;
+  log.warn(cat("the ranks meet at ", bootstrap.store, ", which only this host reaches, but ",
+               name(launch.launcher),
+               " has started ranks on other hosts: set WEFT_STORE=tcp://HOST_OF_RANK_0:PORT"));
 }
 
 }  // namespace
@@ -380,10 +412,14 @@ Status create_comm(const std::shared_ptr<Context>& context, const Registry& regi
     // The caller's channel is trusted, and carries the communicator's key.
     bootstrap.options.authenticated = true;
     bootstrap.options.spans_hosts = true;  // it may; this cannot be determined
+    bootstrap.options.met = "through the program's all-gather";
   } else if (bootstrap.size == 1) {
     exchange = std::make_unique<SoloExchange>();
+    bootstrap.options.met = "at once, there are none";
   } else {
     WEFT_TRY(init_crypto());
+    bootstrap.options.met = cat("at ", bootstrap.store, ", started by ", name(bootstrap.launch.launcher));
+    warn_of_loopback(bootstrap, context->log());
     StoreOptions options;
     options.rank = bootstrap.rank;
     options.size = bootstrap.size;

@@ -10,6 +10,7 @@
 #include "base/buffer.h"
 #include "comm/comm.h"
 #include "comm/shrink.h"
+#include "environment/launch.h"
 #include "registry.h"
 
 namespace weft {
@@ -23,6 +24,7 @@ struct BootstrapOptions {
   std::string store;
   bool store_external = false;
   Bytes secret;
+  Launch launch;  // of a process that its environment describes
   weft_all_gather_fn all_gather = nullptr;
   void* all_gather_user_data = nullptr;
   CommOptions options;

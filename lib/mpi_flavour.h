@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "base/config.h"
 #include "base/status.h"
+#include "environment/launch.h"
 
 namespace weft {
 

@@ -6,12 +6,13 @@
 #include <iterator>
 #include <utility>
 
-#include "base/config.h"
 #include "base/dl.h"
 #include "base/guard.h"
 #include "base/text.h"
 #include "base/unwinding.h"
 #include "coll/hierarchical/hierarchical.h"
+#include "environment/config.h"
+#include "environment/variables.h"
 #include "framed/connect.h"
 #include "framed/custom_link.h"
 #include "mpi_flavour.h"
@@ -48,9 +49,7 @@ const HookFactory& (*const kHooks[])() = {
 #undef WEFT_HOOK
 
 std::unique_ptr<Measurements> measurements_of_process() {
-  Environment environment;
-  process_settings(&environment);
-  return std::make_unique<Measurements>(std::move(environment.shm_thresholds));
+  return std::make_unique<Measurements>(process_settings().shm_thresholds);
 }
 
 // Backends that need an external library and are loaded if they are installed.

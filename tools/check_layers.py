@@ -11,16 +11,19 @@ from pathlib import Path
 
 # Folder of the including file -> prefixes of the headers that it may include in quotes. lib/*.cpp may include all of lib.
 INTERFACES = ["base/", "device/", "transport/"]
-ABOVE_COMM = INTERFACES + ["engine/", "hook/", "control/", "comm/"]
+ABOVE_COMM = INTERFACES + ["engine/", "hook/", "control/", "comm/", "metrics/"]
 LAYERS = {
     "lib/base": ["base/"],
+    "lib/environment": ["base/", "environment/"],
+    "lib/metrics": ["base/", "metrics/"],
     "lib/device": ["base/", "device/"],
     "lib/transport": INTERFACES,
     "lib/engine": INTERFACES + ["engine/"],
     "lib/hook": ["base/", "device/", "engine/", "hook/"],
     "lib/control": ["base/", "transport/", "engine/", "control/"],
     "lib/comm": ABOVE_COMM,
-    "lib/rendezvous": INTERFACES + ["rendezvous/"],
+    "lib/rendezvous": INTERFACES + ["environment/", "rendezvous/"],
+    "lib/status": INTERFACES + ["rendezvous/", "status/"],
     "lib/framed": INTERFACES + ["framed/"],
     "lib/kernels": INTERFACES + ["hook/", "kernels/"],
     "lib/coll": INTERFACES + ["engine/", "coll/"],
@@ -37,7 +40,7 @@ HOOK_SEES = ["base/", "hook/hook.h", "device/device.h", "hook/select_scratch.h",
 # (description, pattern in code without comments and strings, files where it is allowed).
 STATEMENT = r"(?:^|[;{}):?]|\belse\b|\breturn\b)\s*(?:std::|::)?"
 FORBIDDEN = [
-    ("reads the environment", r"\b(?:secure_)?getenv\s*\(|\benviron\b", ["lib/base/config.cpp"]),
+    ("reads the environment", r"\b(?:secure_)?getenv\s*\(|\benviron\b", ["lib/environment/variables.cpp"]),
     # guarded() catches at the library's edges. std::thread reports a failed start only by an exception.
     ("catches exceptions", r"\bcatch\s*\(", ["lib/base/guard.h", "lib/base/thread.cpp", "lib/base/unwinding.h", "lib/hook/hook_guard.h"]),
     ("prints", r"\b(?:printf|fprintf|vprintf|vfprintf|puts|fputs|putchar|perror|dprintf)\s*\("
@@ -50,9 +53,9 @@ FORBIDDEN = [
      r"|\bclock_nanosleep\s*\(", ["lib/base/clock.cpp"]),
     # Weft also has functions poll, called on an object or without arguments, and select.
     ("waits for descriptors", r"(?<!void )(?<!Poll )(?<![\w>.:])(?:(?:::)?p?poll|::p?select)\s*\(\s*[^)\s]|\bepoll_p?wait2?\s*\(",
-     ["lib/rendezvous/"]),
+     ["lib/rendezvous/", "lib/status/"]),
     ("waits for a condition", r"\bstd::(?:condition_variable|future|promise|latch|barrier|(?:counting|binary)_semaphore)"
-                              r"|\b(?:pthread_cond|sem)_\w*wait\w*\s*\(", ["lib/engine/callbacks.", "backends/nccl/communicator.h"]),
+                              r"|\b(?:pthread_cond|sem)_\w*wait\w*\s*\(", ["lib/engine/callbacks.", "backends/nccl/communicator.h", "lib/metrics/file.cpp"]),
     ("waits or yields beside base/clock", r"\b(?:SYS|__NR)_futex\b|\bsched_yield\s*\(|\bthis_thread::yield\s*\(",
      ["lib/base/clock.cpp"]),
 ]
@@ -98,7 +101,7 @@ def allowed_prefixes(path):
         return LIB_FOLDERS + [""] if len(parts) == 2 else LAYERS.get("/".join(parts[:2]), [])
     own = "/".join(parts[:2]) + "/"
     names = [own, parts[1] + "/"]
-    return names + (INTERFACES + ["framed/"] if parts[0] == "backends" else HOOK_SEES)
+    return names + (INTERFACES + ["environment/", "framed/"] if parts[0] == "backends" else HOOK_SEES)
 
 
 def names_a_feature(path, included):

@@ -9,8 +9,8 @@
 #include <cstring>
 #include <mutex>
 
-#include "base/config.h"
 #include "base/text.h"
+#include "environment/launch.h"
 
 namespace weft::mpi {
 namespace {

@@ -3,10 +3,10 @@
 
 #include <utility>
 
-#include "base/config.h"
 #include "base/text.h"
 #include "captured_lane.h"
 #include "communicator.h"
+#include "environment/config.h"
 #include "lane.h"
 #include "library.h"
 #include "message_lane.h"
@@ -16,9 +16,7 @@ namespace {
 
 Status load_library(const Libraries& libraries, std::shared_ptr<const Library>* library) {
   if (!libraries.nccl.empty()) return load(libraries.nccl, library);
-  Environment environment;
-  process_settings(&environment);
-  return load(environment.nccl_library, library);
+  return load(process_settings().nccl_library, library);
 }
 
 Status probe(const Libraries& libraries, std::string* detail) {

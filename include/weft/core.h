@@ -282,6 +282,27 @@ WEFT_API weft_status weft_context_destroy(weft_context** context);
 
 /* ---- Communicators ------------------------------------------------------------------------------------- */
 
+/* How this process was started. A program reads it before it has a communicator, for example to choose its
+ * device: cudaSetDevice(info.local_rank). */
+typedef struct weft_launch_info {
+  size_t struct_size;
+  int32_t rank;       /* this rank; 0 without a launcher */
+  int32_t size;       /* number of ranks; 1 without a launcher */
+  int32_t local_rank; /* number of this rank among those of its host; -1: the launcher does not say it */
+  int32_t local_size; /* ranks on this host; 0: the launcher does not say it */
+  int32_t host_index; /* number of this host; -1: the launcher does not say it */
+  int32_t host_count; /* hosts of the job; 0: the launcher does not say it */
+  char launcher[32];  /* "weft" for Weft's own variables, "torchrun", "Slurm" and so on, "no launcher";
+                         zero-terminated */
+} weft_launch_info;
+#define WEFT_LAUNCH_INFO_INIT {sizeof(weft_launch_info), 0, 0, 0, 0, 0, 0, {0}}
+
+/* Reads the variables of Weft or of the launcher (docs/reference/launchers.md) without contacting other
+ * ranks. weft_comm_info has the same fields, found out by the ranks. error: may be NULL. Returns:
+ * WEFT_ERR_ARG if the variables contradict each other, or give only the rank or only the size. Threads: any
+ * thread, while no thread changes the environment. Since 0.9 */
+WEFT_API weft_status weft_launch_query(weft_launch_info* info, weft_error* error);
+
 /* How the ranks find each other. */
 typedef int32_t weft_bootstrap;
 #define WEFT_BOOTSTRAP_ENV 0      /* WEFT_RANK, WEFT_SIZE, WEFT_STORE, or a launcher's variables */

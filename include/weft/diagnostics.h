@@ -45,7 +45,7 @@ typedef struct weft_comm_info {
   size_t struct_size;
   int32_t rank;          /* this rank */
   int32_t size;          /* world size */
-  int32_t local_size;    /* ranks that share this host's memory */
+  int32_t local_size;    /* ranks on this host */
   uint8_t failed;        /* 0 or 1 */
   uint8_t authenticated; /* 1: members proved that they hold the job's secret, or the communicator's key that
                             the program's own all-gather carried; 0: there is none */
@@ -60,8 +60,13 @@ typedef struct weft_comm_info {
   uint64_t arena_bytes;    /* memory of this rank's arena that is populated */
   char transports[128];    /* transports of messages ("tcp/eth0"), and the sizes at which shm changes its
                               algorithm */
+  int32_t local_rank;      /* number of this rank among those of its host, in the order of ranks */
+  int32_t host_index;      /* number of this host; hosts are in the order of their lowest ranks */
+  int32_t host_count;      /* hosts of the communicator, simulated ones (WEFT_HOSTS) included */
+  uint32_t reserved2;
 } weft_comm_info;
-#define WEFT_COMM_INFO_INIT {sizeof(weft_comm_info), 0, 0, 0, 0, 0, {0}, {0}, {0}, 0, 0, 0, 0, 0, 0, {0}}
+#define WEFT_COMM_INFO_INIT \
+  {sizeof(weft_comm_info), 0, 0, 0, 0, 0, {0}, {0}, {0}, 0, 0, 0, 0, 0, 0, {0}, 0, 0, 0, 0}
 
 /* Describes a communicator. Threads: any thread. Since 0.9 */
 WEFT_API weft_status weft_comm_query(const weft_comm* comm, weft_comm_info* info);
@@ -78,6 +83,13 @@ WEFT_API weft_status weft_trace_stop(weft_context* context);
  * each communicator that exists, it measures the offset of this rank's clock to rank 0's (0.5 s at most).
  * Returns: WEFT_ERR_SYSTEM naming the path. Threads: any thread. Since 0.9 */
 WEFT_API weft_status weft_trace_write(weft_context* context, const char* path);
+
+/* Writes the metrics of the context's communicators and reducers in Prometheus's text format, for a program
+ * that serves them itself. With WEFT_METRICS=FOLDER each context keeps a file of them there.
+ * *size: capacity in, bytes of the whole text with its final 0 out; text: NULL to query the size, which may
+ * grow until the next call.
+ * Returns: WEFT_ERR_ARG if the text was cut to the capacity. Threads: any thread. Since 0.9 */
+WEFT_API weft_status weft_metrics_text(weft_context* context, char* text, uint64_t* size);
 
 /* Writes the flight record: the last operations of this rank on the communicator's lanes, and its tagged
  * messages, into folder/weft-<communicator>-rank<rank>.json, for `weft trace explain`. For programs that seem

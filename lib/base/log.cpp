@@ -1,12 +1,22 @@
 #include "base/log.h"
 
+#include <fcntl.h>
 #include <spdlog/logger.h>
+#include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/base_sink.h>
+#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/rotating_file_sink.h>
+#include <spdlog/sinks/stdout_sinks.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
 #include <mutex>
 #include <utility>
 
 #include "base/callback_mark.h"
+#include "base/fd.h"
+#include "base/text.h"
 
 namespace weft {
 namespace {
@@ -56,22 +66,118 @@ class CallbackSink final : public spdlog::sinks::base_sink<std::mutex> {
   Log::Sink sink_;
 };
 
+// Passes at most kMostLines lines a second on, and then says how many it left out.
+class LimitedSink final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  explicit LimitedSink(spdlog::sink_ptr inner) : inner_(std::move(inner)) {}
+
+ protected:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    if (message.time - begin_ >= std::chrono::seconds(1)) {
+      begin_ = message.time;
+      lines_ = 0;
+      report_left_out(message);
+    }
+    if (lines_ == Log::kMostLines) {
+      left_out_++;
+      return;
+    }
+    lines_++;
+    inner_->log(message);
+    inner_->flush();
+  }
+  void flush_() override { inner_->flush(); }
+  void set_formatter_(std::unique_ptr<spdlog::formatter> formatter) override {
+    inner_->set_formatter(std::move(formatter));
+  }
+
+ private:
+  void report_left_out(const spdlog::details::log_msg& next) {
+    if (left_out_ == 0) return;
+    const std::string text =
+        cat(left_out_, " lines were left out: at most ", Log::kMostLines, " a second are written");
+    left_out_ = 0;
+    spdlog::details::log_msg report = next;
+    report.level = spdlog::level::warn;
+    report.payload = text;
+    inner_->log(report);
+  }
+
+  spdlog::sink_ptr inner_;
+  spdlog::log_clock::time_point begin_{};
+  int lines_ = 0;
+  uint64_t left_out_ = 0;
+};
+
+// Opens what the settings name. A file that cannot be opened is an error here, and none of spdlog's
+// exceptions.
+Status open_sink(const LogSettings& settings, spdlog::sink_ptr* sink) {
+  constexpr size_t kKept = 3;  // older files
+  if (settings.file.empty()) {
+    *sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+  } else {
+    const Fd file(::open(settings.file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0644));
+    if (!file.valid()) return Status::system(cat("cannot open WEFT_LOG_FILE ", settings.file), errno);
+    if (settings.rotate_bytes > 0) {
+      *sink =
+          std::make_shared<spdlog::sinks::rotating_file_sink_mt>(settings.file, settings.rotate_bytes, kKept);
+    } else {
+      *sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(settings.file);
+    }
+  }
+  std::string origin;  // % begins a flag of spdlog's patterns
+  for (const char c : settings.origin) origin += c == '%' ? "%%" : std::string(1, c);
+  (*sink)->set_formatter(
+      std::make_unique<spdlog::pattern_formatter>(cat("%Y-%m-%dT%H:%M:%S.%e%z ", origin, " weft %l: %v")));
+  *sink = std::make_shared<LimitedSink>(std::move(*sink));
+  return {};
+}
+
 }  // namespace
 
 struct Log::Logger {
-  Logger(Sink sink, LogLevel level) : logger("weft", std::make_shared<CallbackSink>(std::move(sink))) {
-    logger.set_level(to_spdlog(level));
+  Logger() : logger("weft") {
+    // By default spdlog prints what it cannot write.
+    logger.set_error_handler([](const std::string& /*text*/) {});
   }
-  spdlog::logger logger;  // private to this context: not in spdlog's registry
+  void add(spdlog::sink_ptr sink, LogLevel level) {
+    sink->set_level(to_spdlog(level));
+    logger.sinks().push_back(std::move(sink));
+  }
+  void raise(LogLevel level) {
+    if (function != nullptr && to_spdlog(level) < function->level()) function->set_level(to_spdlog(level));
+  }
+  spdlog::logger logger;      // private to this context: not in spdlog's registry
+  spdlog::sink_ptr function;  // the program's; null: none
 };
 
 Log::Log() : level_(LogLevel::kOff) {}
 
 Log::Log(Sink sink, LogLevel level) : level_(sink ? level : LogLevel::kOff) {
-  if (level_ != LogLevel::kOff) logger_ = std::make_unique<Logger>(std::move(sink), level_);
+  if (level_ == LogLevel::kOff) return;
+  logger_ = std::make_unique<Logger>();
+  logger_->function = std::make_shared<CallbackSink>(std::move(sink));
+  logger_->add(logger_->function, level_);
+  logger_->logger.set_level(to_spdlog(level_));
 }
 
 Log::~Log() = default;
+
+Status Log::add(const LogSettings& settings) {
+  if (settings.level == LogLevel::kOff) return {};
+  const bool to_function = settings.file.empty() && logger_ != nullptr && logger_->function != nullptr;
+  if (to_function) {
+    logger_->raise(settings.level);
+  } else {
+    spdlog::sink_ptr sink;
+    WEFT_TRY(open_sink(settings, &sink));
+    if (logger_ == nullptr) logger_ = std::make_unique<Logger>();
+    logger_->add(std::move(sink), settings.level);
+  }
+  level_ = std::max(level_, settings.level);
+  logger_->logger.set_level(to_spdlog(level_));
+  return {};
+}
 
 void Log::write(LogLevel level, const std::string& text) {
   if (logger_ && enabled(level)) logger_->logger.log(to_spdlog(level), spdlog::string_view_t(text));

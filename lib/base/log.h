@@ -1,14 +1,25 @@
-// The context's log: lines go only to the user's callback. Only log.cpp uses spdlog. Threads: any thread;
-// lines are delivered one at a time.
+// The context's log. Lines go to the program's log function, and where the environment says (WEFT_LOG). Only
+// log.cpp uses spdlog. Threads: any thread; lines are delivered one at a time.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 
+#include "base/status.h"
+
 namespace weft {
 
 enum class LogLevel : int { kOff = 0, kError = 1, kWarn = 2, kInfo = 3, kDebug = 4 };
+
+// The log that the environment asks for.
+struct LogSettings {
+  LogLevel level = LogLevel::kOff;
+  std::string file;           // empty: the program's function, or standard error
+  uint64_t rotate_bytes = 0;  // size at which the file begins anew; 0: never
+  std::string origin;         // host, rank and process, for each line of the file or of standard error
+};
 
 class Log {
  public:
@@ -17,6 +28,12 @@ class Log {
   Log();  // a log without output
   Log(Sink sink, LogLevel level);
   ~Log();
+  // Adds what the environment asks for: raises the level of the program's function, or also writes lines into
+  // a file or to standard error, at most kMostLines of them a second. A line that cannot be written is lost;
+  // a file system that hangs stops the thread that logs. Call it before other threads use the log. kSystem:
+  // the file cannot be opened.
+  Status add(const LogSettings& settings);
+  static constexpr int kMostLines = 200;
   Log(const Log&) = delete;
   Log& operator=(const Log&) = delete;
 

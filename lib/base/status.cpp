@@ -123,4 +123,11 @@ Status Status::with_prefix(const std::string& prefix) const {
   return Status(std::move(copy));
 }
 
+Status Status::with_suffix(const std::string& suffix) const {
+  if (ok()) return *this;
+  ErrorInfo copy = *info_;
+  copy.text += suffix;
+  return Status(std::move(copy));
+}
+
 }  // namespace weft

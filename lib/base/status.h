@@ -88,6 +88,7 @@ class [[nodiscard]] Status {
   Status with_slot(uint64_t slot) const;
   Status with_step(uint64_t step) const;
   Status with_prefix(const std::string& prefix) const;
+  Status with_suffix(const std::string& suffix) const;
 
  private:
   std::shared_ptr<const ErrorInfo> info_;

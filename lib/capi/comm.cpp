@@ -2,11 +2,11 @@
 #include <utility>
 
 #include "base/arguments.h"
-#include "base/config.h"
 #include "bootstrap.h"
 #include "capi/group.h"
 #include "capi/handles.h"
 #include "device/arena.h"
+#include "environment/config.h"
 #include "rendezvous/heartbeat.h"
 
 namespace weft::capi {
@@ -158,7 +158,12 @@ weft_status weft_comm_query(const weft_comm* comm, weft_comm_info* info) {
     weft_comm_info out{};
     out.rank = rep.rank();
     out.size = rep.size();
-    out.local_size = rep.collectives().local_size();
+    if (const Members* members = rep.options().members.get(); members != nullptr) {
+      out.local_rank = members->local_rank();
+      out.local_size = members->local_size();
+      out.host_index = members->host();
+      out.host_count = members->hosts();
+    }
     out.failed = rep.failed() ? 1 : 0;
     out.authenticated = rep.options().authenticated ? 1 : 0;
     put_text(rep.collectives().name(), out.backend);

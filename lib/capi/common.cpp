@@ -1,4 +1,6 @@
 // Version, status texts, and shared functions of this folder.
+#include <algorithm>
+#include <cstring>
 #include <iterator>
 
 #include "base/dtype.h"
@@ -53,6 +55,19 @@ thread_local weft_error last_error = WEFT_ERROR_INIT;
 weft_status ended(const Status& status) noexcept {
   if (!status.ok() && status.code() != Code::kNotDone) fill_error(status, &last_error);
   return code_of(status);
+}
+
+Status put_long_text(const char* call, const std::string& whole, char* text, uint64_t room, uint64_t* size) {
+  *size = whole.size() + 1;
+  if (text == nullptr) return {};
+  if (room > 0) {
+    const uint64_t fits = std::min<uint64_t>(whole.size(), room - 1);
+    std::memcpy(text, whole.data(), fits);
+    text[fits] = 0;
+  }
+  if (room >= *size) return {};
+  return Status::error(Code::kArg, cat(call, ": the text has ", *size,
+                                       " bytes, but *size, the size of the buffer, is ", room));
 }
 
 }  // namespace weft::capi

@@ -2,9 +2,10 @@
 #include <utility>
 
 #include "base/arguments.h"
-#include "base/config.h"
 #include "capi/handles.h"
+#include "capi/status.h"
 #include "comm/capability.h"
+#include "environment/config.h"
 #include "kernels/host_ops.h"
 #include "trace/flight_file.h"
 #include "trace/recorder.h"
@@ -67,13 +68,31 @@ Status context_options(const weft_context_options* given, ContextOptions* option
   if (read.module_path != nullptr) options->module_path = read.module_path;
   if (read.flight_path != nullptr) options->flight_path = read.flight_path;
   options->write_flight = write_flight;
-  Environment environment;
-  process_settings(&environment);
-  const std::string runtime = read.cuda_runtime != nullptr ? read.cuda_runtime : environment.cuda_runtime;
+  const Settings settings = process_settings();
+  Launch launch;
+  const bool launched = process_launch(&launch).ok();
+  WEFT_TRY(parse_log(settings, launched ? launch.rank : -1, &options->environment_log));
+  ObserverSettings observers;
+  WEFT_TRY(parse_observers(settings, launch, &observers));
+  options->metrics_file = {observers.metrics_file, observers.metrics_seconds};
+  options->status = observers.status;
+  const std::string runtime = read.cuda_runtime != nullptr ? read.cuda_runtime : settings.cuda_runtime;
   options->accelerator =
       Registry::load_accelerator(options->module_path, runtime, &options->accelerator_status);
   if (read.nccl_library != nullptr) libraries->nccl = read.nccl_library;
   return {};
+}
+
+// Variables that nothing reads are mostly misspelt. Only those that resemble one are reported: programs may
+// have others.
+void warn_of_misspelt(Log& log) {
+  if (!log.enabled(LogLevel::kWarn)) return;
+  for (const std::string& variable : unknown_variables()) {
+    const std::string similar = similar_variable(variable);
+    if (!similar.empty())
+      log.warn(
+          cat("the variable ", variable, " is set, but Weft does not read it; did you mean ", similar, "?"));
+  }
 }
 
 Status probe_backend(weft_context& context, const BackendEntry& entry, std::string* detail) {
@@ -102,8 +121,10 @@ weft_status weft_context_create(const weft_context_options* options, weft_contex
     auto handle = std::make_unique<weft_context>();
     handle->registry = std::make_shared<Registry>(made.module_path, std::move(libraries));
     WEFT_TRY(Context::create(std::move(made), &handle->rep));
+    warn_of_misspelt(handle->rep->log());
     handle->recorder = std::make_shared<TraceRecorder>(handle->rep->clock());
     handle->rep->keep(handle->recorder);
+    start_status(*handle);
     *context = handle.release();
     return {};
   });
@@ -115,6 +136,7 @@ weft_status weft_context_destroy(weft_context** context) {
     if (*context == nullptr) return {};
     if (!(*context)->rep->forked()) {
       WEFT_TRY(check_call(*(*context)->rep));
+      (*context)->status.reset();
       const Status closed = (*context)->rep->close();
       delete std::exchange(*context, nullptr);
       return closed;

@@ -92,6 +92,10 @@ void put_text(const std::string& text, char (&field)[N]) {
   field[length] = '\0';
 }
 
+// Copies a text of any length into the caller's buffer, cut to its capacity `room` and always terminated;
+// text: null to query the size. *size: bytes of the whole text with its final 0. kArg if it was cut.
+Status put_long_text(const char* call, const std::string& whole, char* text, uint64_t room, uint64_t* size);
+
 // Wraps calls that report their error through a struct.
 template <class Body>
 weft_status reported(weft_error* error, Body&& body) noexcept {

@@ -15,6 +15,7 @@
 #include "comm/context.h"
 #include "hook/hook.h"
 #include "registry.h"
+#include "status/server.h"
 #include "transport/request.h"
 
 namespace weft {
@@ -25,6 +26,7 @@ struct weft_context {
   std::shared_ptr<weft::Context> rep;
   std::shared_ptr<weft::Registry> registry;
   std::shared_ptr<weft::TraceRecorder> recorder;  // lives as long as the context: events may arrive late
+  std::unique_ptr<weft::StatusServer> status;     // null: none
 };
 
 namespace weft::capi {

@@ -402,17 +402,7 @@ weft_status weft_reducer_report(weft_reducer* reducer, char* text, uint64_t* siz
     const uint64_t room = text != nullptr ? std::exchange(*size, 0) : 0;
     WEFT_TRY(usable(reducer));
     static_cast<void>(reducer->rep->settle_finish().ok());
-    const std::string report = reducer->rep->report();
-    *size = report.size() + 1;
-    if (text == nullptr) return {};
-    if (room > 0) {
-      const uint64_t fits = std::min<uint64_t>(report.size(), room - 1);
-      std::memcpy(text, report.data(), fits);
-      text[fits] = 0;
-    }
-    if (room >= *size) return {};
-    return Status::error(Code::kArg, cat("weft_reducer_report: the report has ", *size,
-                                         " bytes, but *size, the size of the buffer, is ", room));
+    return put_long_text("weft_reducer_report", reducer->rep->report(), text, room, size);
   });
 }
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/text.h"
+#include "comm/comm_metrics.h"
 #include "comm/drain.h"
 #include "device/arena.h"
 
@@ -44,6 +45,8 @@ std::shared_ptr<Comm> Comm::create(std::shared_ptr<Context> context, int rank, i
                                      rank == 0 ? std::optional<ClockOffset>(ClockOffset()) : std::nullopt});
   comm->generation_.generations->opened(comm->generation_.number);
   comm->control_->start(comm.get());
+  comm->metrics_ =
+      comm->context_->metrics().add([made = comm.get()](MetricsText* text) { describe_comm(*made, text); });
   if (comm->context_->trace() != nullptr) comm->clock_probe_.ask();
   return comm;
 }
@@ -168,7 +171,12 @@ Status Comm::agree_to_open(Comm* beside, ByteView mine, std::vector<Bytes>* all,
   return {};
 }
 
-void Comm::fail(const Status& status, bool send_to_others) noexcept {
+void Comm::fail(const Status& reason, bool send_to_others) noexcept {
+  Status status = reason;
+  if (options_.members != nullptr) {
+    // Without memory for a longer text the error stays as it is.
+    (void)guarded_run([&] { status = options_.members->with_places(reason); }).ok();
+  }
   std::shared_ptr<Comm> recorded;
   const auto before_others_see_it = [&] {
     const bool records = !options_.flight_path.empty() && context_->options().write_flight;

@@ -18,9 +18,11 @@
 #include "comm/flight_dump.h"
 #include "comm/lane.h"
 #include "comm/lane_messages.h"
+#include "comm/members.h"
 #include "control/control_exchange.h"
 #include "control/generations.h"
 #include "engine/flight.h"
+#include "metrics/metrics.h"
 #include "transport/collectives.h"
 #include "transport/control.h"
 #include "transport/failpoints.h"
@@ -45,8 +47,10 @@ struct CommOptions {
   int host_label = -1;         // host of this rank, where hosts are simulated (LabelledHosts)
   int device = -1;             // index of this rank's CUDA device; -1: the calling thread's current one
   std::string job;             // name of the job, if it has one
+  std::string met;             // where the ranks met, for the log: "at tcp://node1:7000, started by Slurm"
   std::string flight_path;     // folder of a failure's flight record; empty: none is written
-  uint64_t id = 0;             // equal on all ranks and unique among communicators; set by lib/bootstrap
+  std::shared_ptr<const Members> members;  // set by lib/bootstrap; null: not known
+  uint64_t id = 0;  // equal on all ranks and unique among communicators; set by lib/bootstrap
 };
 
 // Threads: any thread, except that the order of submissions to one lane must be the same on all ranks.
@@ -220,6 +224,7 @@ class Comm final : public ControlListener, public std::enable_shared_from_this<C
   ClockProbe clock_probe_{*this};
   std::atomic<uint32_t> subgroup_ids_{first_of_32(options_.failpoints, FailCounter::kSplits)};
   Postbox postbox_;
+  std::unique_ptr<Metrics::Source> metrics_;  // the last member: it describes the others
 };
 
 }  // namespace weft

@@ -9,7 +9,13 @@ namespace weft {
 
 Status Context::create(ContextOptions options, std::shared_ptr<Context>* context) {
   auto made = std::make_shared<Context>(std::move(options));
+  WEFT_TRY(made->log_.add(made->options_.environment_log));
   WEFT_TRY(made->engine_.start(made->options_.thread_start));
+  const ContextOptions& used = made->options_;
+  if (!used.metrics_file.path.empty()) {
+    WEFT_TRY(MetricsFile::start(used.metrics_file, made->metrics_, made->log_, used.thread_start,
+                                &made->metrics_file_));
+  }
   *context = std::move(made);
   return {};
 }
@@ -51,6 +57,7 @@ Status Context::close() {
   if (Status stopped = stages_.stop(WEFT_DEFAULT_DESTROY_TIMEOUT_MS); status.ok())
     status = std::move(stopped);
   if (Status drained = callbacks_.drain(*clock_); status.ok()) status = std::move(drained);
+  metrics_file_.reset();  // writes the last numbers
   return status;
 }
 
@@ -61,18 +68,22 @@ void Context::add_comm(const std::shared_ptr<Comm>& comm) {
   comms_.push_back(comm);
 }
 
+std::vector<std::shared_ptr<Comm>> Context::comms() {
+  std::vector<std::shared_ptr<Comm>> living;
+  const std::lock_guard lock(mutex_);
+  for (const auto& weak : comms_) {
+    if (auto comm = weak.lock(); comm != nullptr) living.push_back(std::move(comm));
+  }
+  return living;
+}
+
 void Context::measure_clocks(bool wait) {
   constexpr int64_t kPatienceMs = 500;
-  std::vector<std::shared_ptr<Comm>> comms;
-  {
-    const std::lock_guard lock(mutex_);
-    for (const auto& weak : comms_) {
-      if (std::shared_ptr<Comm> comm = weak.lock(); comm && !comm->closed()) comms.push_back(std::move(comm));
-    }
-  }
-  for (const auto& comm : comms) comm->clock_probe().ask();
+  std::vector<std::shared_ptr<Comm>> living = comms();
+  std::erase_if(living, [](const auto& comm) { return comm->closed(); });
+  for (const auto& comm : living) comm->clock_probe().ask();
   const Deadline deadline = Deadline::after(*clock_, kPatienceMs, 0);
-  for (const auto& comm : comms) {
+  for (const auto& comm : living) {
     if (wait) comm->clock_probe().wait(deadline);
   }
 }

@@ -26,6 +26,8 @@
 #include "engine/fork_guard.h"
 #include "hook/hook_guard.h"
 #include "hook/stage_worker.h"
+#include "metrics/file.h"
+#include "metrics/metrics.h"
 
 namespace weft {
 
@@ -35,6 +37,8 @@ struct ContextOptions {
   Engine::Mode mode = Engine::Mode::kThread;
   Log::Sink log_sink;
   LogLevel log_level = LogLevel::kOff;
+  LogSettings environment_log;
+  MetricsFile::Options metrics_file;  // an empty path: none
   ThreadStart thread_start;
   std::string module_path;
   std::string flight_path;  // of communicators; empty: as the environment specifies
@@ -46,6 +50,7 @@ struct ContextOptions {
   std::shared_ptr<Accelerator> accelerator;  // null: none; the reason is in accelerator_status
   Status accelerator_status;
   std::shared_ptr<Clock> clock;  // default: the system clock
+  bool status = true;            // the process answers `weft status`
   bool stream_waits = false;     // WEFT_CONTEXT_STREAM_WAITS: StreamGate may hold streams
 };
 
@@ -82,6 +87,8 @@ class Context : public std::enable_shared_from_this<Context> {
   // Numbers the communicators that this context creates through a store.
   uint64_t next_rendezvous() { return rendezvous_.fetch_add(1); }
   void add_comm(const std::shared_ptr<Comm>& comm);
+  std::vector<std::shared_ptr<Comm>> comms();
+  Metrics& metrics() { return *metrics_; }
 
   // Returns the sink of the running trace; null when no trace is running. The sink lives as long as the
   // context.
@@ -100,6 +107,8 @@ class Context : public std::enable_shared_from_this<Context> {
   SystemClock* system_clock_ = nullptr;
   Interrupt::Source interrupt_;  // set once by the constructor
   Log log_;
+  const std::shared_ptr<Metrics> metrics_ = std::make_shared<Metrics>();
+  std::unique_ptr<MetricsFile> metrics_file_;  // if the environment asks for one
   ForkGuard guard_;
   std::atomic<TraceSink*> trace_{nullptr};
   TraceComms trace_comms_;

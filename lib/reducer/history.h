@@ -40,6 +40,7 @@ class History {
     for (const auto what : kTimes) sum_.*what += times.*what;
   }
   uint64_t mean(uint64_t StepTimes::* what) const { return steps_ == 0 ? 0 : sum_.*what / steps_; }
+  uint64_t sum(uint64_t StepTimes::* what) const { return sum_.*what; }
   // Returns the smallest time that at least `percent` of the latest steps did not exceed.
   uint64_t percentile(uint64_t StepTimes::* what, uint64_t percent) const {
     std::array<uint64_t, kSteps> sorted;

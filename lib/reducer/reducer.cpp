@@ -24,6 +24,7 @@
 #include "reducer/feature/norms/read_norms.h"
 #include "reducer/feature/sharded/gather_calls.h"
 #include "reducer/feature/sparse/sparse_calls.h"
+#include "reducer/metrics.h"
 #include "reducer/program.h"
 #include "reducer/report.h"
 
@@ -47,7 +48,9 @@ void begin_counters(ReducerData& r, const ReducerState& s) {
 Reducer::Reducer(std::shared_ptr<ReducerState> state, int64_t timeout_ms) {
   data_.timeout_ms = timeout_ms;
   begin_counters(data_, *state);
+  Metrics& metrics = state->comm->context().metrics();
   start_program(data_, std::move(state));
+  metrics_ = metrics.add([this](MetricsText* text) { describe_reducer(data_, text); });
 }
 
 Status Reducer::create(std::shared_ptr<Comm> comm, const Status& given, const weft_reducer_options& options,
@@ -62,6 +65,7 @@ Reducer::~Reducer() {
   ReducerData& r = data_;
   ReducerState& s = *r.state;
   (void)guarded([&] { return weft::settle_finish(r); }).ok();
+  metrics_.reset();  // with the last numbers
   Comm& comm = *s.comm;
   Context& context = comm.context();
   const StepWord word = s.readiness->step();

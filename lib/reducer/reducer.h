@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "base/status.h"
+#include "metrics/metrics.h"
 #include "reducer/data.h"
 
 namespace weft {
@@ -76,6 +77,7 @@ class Reducer {
   Reducer(std::shared_ptr<ReducerState> state, int64_t timeout_ms);
 
   ReducerData data_;
+  std::unique_ptr<Metrics::Source> metrics_;  // describes data_
 };
 
 }  // namespace weft

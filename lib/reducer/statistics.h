@@ -25,6 +25,7 @@ class Statistics {
     // Why automatic re-planning kept the buckets (weft_reducer_options.replan); empty: it did not.
     std::string plan_kept;
     bool warned_of_error_memory = false;
+    uint64_t retries = 0;      // steps that a retry has completed
     uint64_t other_bytes = 0;  // on the heap, as of the last plan
   };
 

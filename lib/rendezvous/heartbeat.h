@@ -10,7 +10,7 @@
 #include <cstdint>
 
 #include "base/clock.h"
-#include "base/config.h"
+#include "environment/config.h"
 
 namespace weft {
 

@@ -7,10 +7,10 @@
 #include <cerrno>
 #include <iterator>
 
-#include "base/config.h"
 #include "base/guard.h"
 #include "base/interrupt.h"
 #include "base/text.h"
+#include "environment/launch.h"
 #include "rendezvous/resolve.h"
 #include "rendezvous/socket.h"
 

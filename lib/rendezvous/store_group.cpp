@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/config.h"
 #include "base/text.h"
+#include "environment/launch.h"
 
 namespace weft::store {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/config.h"
+#include "environment/launch.h"
 #include "transport/exchange.h"
 
 namespace weft::store {

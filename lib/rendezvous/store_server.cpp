@@ -10,9 +10,9 @@
 #include <map>
 #include <vector>
 
-#include "base/config.h"
 #include "base/guard.h"
 #include "base/text.h"
+#include "environment/launch.h"
 #include "rendezvous/refusals.h"
 #include "rendezvous/socket.h"
 #include "rendezvous/store_session.h"

@@ -1,7 +1,7 @@
 // Fault injection: places in the life of a communicator where a test makes this rank stop, die, be late or
 // fail, and counters that begin late. Tests so reproduce the effect of failures on other ranks exactly, and
 // the end of a counter's range without the years that it takes to count there. Nothing of this is active
-// unless WEFT_FAILPOINTS is set (lib/base/config.h).
+// unless WEFT_FAILPOINTS is set (lib/environment/variables.h).
 #pragma once
 
 #include <array>

@@ -33,6 +33,7 @@ from .custom_hook import (CustomHook, HookBucket, HookCollective, HookEntries, H
                           HookStage, StageToken)
 from .errors import WeftError
 from .hook import Hook
+from .launch import LaunchInfo, launch_info
 from .records import BucketInfo, JoinResult, Norms, Param, ParamInfo, Slice, Stats, Verdict
 from .reducer import Reducer
 from .reduction import Reduction
@@ -44,6 +45,7 @@ __version__ = f"{_constants.VERSION_MAJOR}.{_constants.VERSION_MINOR}.{_constant
 __all__ = ["ANY_SOURCE", "ANY_TAG", "Accumulation", "Averager", "BackendInfo", "BroadcastFlag", "BucketInfo", "Coll",
            "Comm", "CommInfo", "Context", "CustomHook", "DType", "DeviceInfo", "DeviceKind", "Divide", "Evidence", "Gathering",
            "GradientMode", "Hook", "HookBucket", "HookCollective", "HookCollectiveFlag", "HookEntries",
-           "HookFunctions", "HookParam", "HookPlan", "HookStage", "JoinResult", "LogLevel", "Message", "Norms", "Op",
+           "HookFunctions", "HookParam", "HookPlan", "HookStage", "JoinResult", "LaunchInfo", "LogLevel", "Message", "Norms", "Op",
            "Param", "ParamInfo", "Planner", "Progress", "Reducer", "ReducerFlag", "Reduction", "Request", "Slice",
-           "Space", "StageToken", "Stats", "Status", "Verdict", "WeftError", "__version__", "run_threads", "version"]
+           "Space", "StageToken", "Stats", "Status", "Verdict", "WeftError", "__version__", "launch_info", "run_threads",
+           "version"]

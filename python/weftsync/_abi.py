@@ -75,12 +75,18 @@ class CommOptions(Sized):
                 ("flags", c_uint64), ("heartbeat_timeout_ms", c_int64), ("device", c_int32), ("reserved2", c_uint32)]
 
 
+class LaunchInfo(Sized):
+    _fields_ = [("struct_size", c_size_t), ("rank", c_int32), ("size", c_int32), ("local_rank", c_int32),
+                ("local_size", c_int32), ("host_index", c_int32), ("host_count", c_int32), ("launcher", c_char * 32)]
+
+
 class CommInfo(Sized):
     _fields_ = [("struct_size", c_size_t), ("rank", c_int32), ("size", c_int32), ("local_size", c_int32),
                 ("failed", c_uint8), ("authenticated", c_uint8), ("reserved", c_uint8 * 2), ("backend", c_char * 32),
                 ("algorithm", c_char * 32), ("operations", c_uint64), ("bytes_shared", c_uint64),
                 ("bytes_direct", c_uint64), ("bytes_sent", c_uint64), ("bytes_received", c_uint64),
-                ("arena_bytes", c_uint64), ("transports", c_char * 128)]
+                ("arena_bytes", c_uint64), ("transports", c_char * 128), ("local_rank", c_int32),
+                ("host_index", c_int32), ("host_count", c_int32), ("reserved2", c_uint32)]
 
 
 class ShrinkOptions(Sized):
@@ -288,6 +294,8 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "weft_backend_query": (status, c_void_p, c_uint64, P(BackendInfo)),
     "weft_device_query": (status, c_void_p, c_int32, P(DeviceInfo)),
     "weft_capability": (status, c_void_p, c_char_p, c_int32, c_int32, c_int32, c_int32, P(c_uint8)),
+    "weft_metrics_text": (status, c_void_p, c_char_p, P(c_uint64)),
+    "weft_launch_query": (status, P(LaunchInfo), P(Error)),
     "weft_comm_create": (status, c_void_p, P(CommOptions), _handle, P(Error)),
     "weft_comm_destroy": (status, _handle),
     "weft_comm_rank": (status, c_void_p, P(c_int32)),

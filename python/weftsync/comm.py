@@ -25,7 +25,7 @@ class CommInfo(NamedTuple):
     """Topology, backend and counters of a communicator (weft_comm_info).
 
     rank, size      this rank, and the number of ranks
-    local_size      number of ranks that share this host's memory
+    local_size      number of ranks on this host
     failed          True once the communicator has failed
     authenticated   True if the members proved that they hold the job's secret, or the key that all_gather exchanged
     backend         name of the backend
@@ -37,6 +37,9 @@ class CommInfo(NamedTuple):
     bytes_received  payload bytes that this rank received from a transport
     arena_bytes     bytes of this rank's arena that are populated
     transports      network that carries messages ("tcp/eth0"), and the sizes at which shm changes its algorithm
+    local_rank      number of this rank among those of its host, in the order of ranks
+    host_index      number of this host; hosts are in the order of their lowest ranks
+    host_count      number of hosts, simulated ones (WEFT_HOSTS) included
     """
 
     rank: int
@@ -53,6 +56,9 @@ class CommInfo(NamedTuple):
     bytes_received: int
     arena_bytes: int
     transports: str
+    local_rank: int
+    host_index: int
+    host_count: int
 
 
 def _text(value: Any) -> Any:

@@ -52,7 +52,8 @@ class Context(Handle):
     log          function that receives (LogLevel, line). It runs on a thread of the package, one call at a time, for all
                  contexts. A thread that logs waits for it for 1 s at most. None: the logger "weftsync" of the module logging, which prints warnings
                  and errors unless the program configures it; False: nothing is logged
-    log_level    the least severe level that is logged; None: WARN, and for the logger its level at this time
+    log_level    the least severe level that is logged; None: WARN, and for the logger its level at this time, which
+                 WEFT_LOG sets if the program has not
     module_path  folder of backend modules; None: the folder of libweft.so
     flight_path  folder into which each rank of a failing communicator writes its flight record; None: WEFT_FLIGHT, else
                  nothing is written
@@ -84,6 +85,8 @@ class Context(Handle):
         self._log = None
         if log is not False:
             report = _report if log is None else log
+            if log is None:
+                _follow_environment()
             if log_level is None:
                 log_level = _logger_level() if log is None else LogLevel.WARN
             # The library calls the callback as long as the context exists, so the object keeps it alive.
@@ -124,6 +127,18 @@ class Context(Handle):
         check(lib.capability(self._handle, backend.encode(), coll, dtype_of(dtype), op or 0, device, supported))
         return bool(supported.value)
 
+    def metrics(self) -> str:
+        """Return the metrics of the context's communicators and reducers in Prometheus's text format. Threads: any."""
+        size = ctypes.c_uint64()
+        check(lib.metrics_text(self._handle, None, size))
+        while True:  # the text may be longer at the next call
+            room = size.value + 4096
+            size.value, text = room, ctypes.create_string_buffer(room)
+            code = lib.metrics_text(self._handle, text, size)
+            if size.value <= room:
+                check(code)
+                return text.value.decode()
+
     def trace_start(self, capacity: int = 0) -> None:
         """Start to record the events of all steps and collectives of the context.
 
@@ -156,6 +171,21 @@ def _report(level: LogLevel, line: str) -> None:
 def _write(report: Callable[[LogLevel, str], None], _: int, level: int, line: int) -> None:
     text = ctypes.string_at(line).decode("utf-8", "replace")
     _log.write(functools.partial(report, LogLevel(level), text))
+
+
+def _follow_environment() -> None:
+    """Let the logger pass on what WEFT_LOG asks for, unless that goes to a file or the program has set its level.
+
+    A logger without handlers prints warnings alone, so it gets one.
+    """
+    level = logging.getLevelName({"warn": "WARNING"}.get(asked := os.environ.get("WEFT_LOG", ""), asked.upper()))
+    if not isinstance(level, int) or _logger.level != logging.NOTSET or os.environ.get("WEFT_LOG_FILE"):
+        return
+    _logger.setLevel(level)
+    if not _logger.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("weft %(levelname)s: %(message)s"))
+        _logger.addHandler(handler)
 
 
 def _logger_level() -> LogLevel:

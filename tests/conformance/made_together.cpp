@@ -10,8 +10,8 @@
 #include <thread>
 #include <utility>
 
-#include "base/config.h"
 #include "base/text.h"
+#include "environment/config.h"
 
 namespace weft::test {
 namespace {
@@ -100,8 +100,9 @@ MadeTogether* made_together() {
   static const auto made = []() -> std::unique_ptr<MadeTogether> {
     const char* const folder = std::getenv("WEFT_TEST_SHARED");
     Environment environment;
-    if (folder == nullptr || !process_environment(&environment).ok() || environment.size < 2) return nullptr;
-    return std::make_unique<MadeTogether>(folder, environment.rank, environment.size);
+    if (folder == nullptr || !process_environment(&environment).ok() || environment.launch.size < 2)
+      return nullptr;
+    return std::make_unique<MadeTogether>(folder, environment.launch.rank, environment.launch.size);
   }();
   return made.get();
 }

@@ -1,8 +1,10 @@
-// Input: messages of another rank while a communicator is created or split: an offer, a result, a place in a
-// split, or a vote on a reducer. A decoded message can be encoded again without change.
+// Input: messages of another rank while a communicator is created or split: an offer, a description of a
+// process, a result, a place in a split, or a vote on a reducer. A decoded message can be encoded again
+// without change.
 #include <string>
 
 #include "bootstrap_wire.h"
+#include "comm/members.h"
 #include "fuzz.h"
 #include "reducer/vote.h"
 #include "transport/result.h"
@@ -28,7 +30,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz::Input input(data, size);
   const uint8_t kind = input.byte();
   const ByteView bytes = input.rest();
-  if (kind % 4 == 0) check<Offer>(bytes);
+  if (kind % 4 == 0) {
+    check<Offer>(bytes);
+    check<ProcessInfo>(bytes);
+  }
   if (kind % 4 == 1) check<SplitChoice>(bytes);
   if (kind % 4 == 2) check<Vote>(bytes);
   if (kind % 4 != 3) return 0;

@@ -3,7 +3,7 @@
 #include <map>
 #include <string>
 
-#include "base/config.h"
+#include "environment/config.h"
 #include "fuzz.h"
 #include "rendezvous/address.h"
 
@@ -21,17 +21,18 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     at = end + 1;
   }
   Environment environment;
-  const auto get = [&](const char* name) {
+  const Getter get = [&](const char* name) {
     const auto found = variables.find(name);
     return found == variables.end() ? nullptr : found->second.c_str();
   };
-  const Status status = read_environment(get, ProcessFacts{1000, 7, 6}, &environment);
+  const Status status = read_environment(Variables(get), ProcessFacts{1000, 7, 6}, &environment);
   if (!status.ok()) {
     demand(!status.text().empty());
     return 0;
   }
-  demand(environment.size >= 1 && environment.size <= kMaxRanks);
-  demand(environment.rank >= 0 && environment.rank < environment.size);
+  const Launch& launch = environment.launch;
+  demand(launch.size >= 1 && launch.size <= kMaxRanks);
+  demand(launch.rank >= 0 && launch.rank < launch.size);
   demand(!environment.store.empty());
   Address address, again;
   if (parse_address(environment.store, &address).ok()) {

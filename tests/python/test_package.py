@@ -218,6 +218,63 @@ def test_backends():
         expect_equal(ranks(body, backend=backend), [(backend, 3.0)] * SIZE)
 
 
+def test_log_variable():
+    """WEFT_LOG=info prints lines of level info through the logger, and into WEFT_LOG_FILE, without a change of the program"""
+    program = ("import weftsync\nwith weftsync.Comm() as comm:\n    pass\n"
+               "print('handlers', len(__import__('logging').getLogger('weftsync').handlers))")
+    def told(**variables):
+        result = cases.run([sys.executable, "-c", program], environment={"WEFT_SIZE": "1", "PYTHONPATH": f"{ROOT}/python",
+                                                                         **variables})
+        expect_equal(result.returncode, 0, result)
+        return result
+    quiet = told()
+    expect_equal((quiet.stderr, quiet.stdout), ("", "handlers 0\n"))
+    shown = told(WEFT_LOG="info")
+    expect("weft INFO: weft 0." in shown.stderr and "rank 0 of 1" in shown.stderr, "the line of the communicator", shown)
+    with tempfile.TemporaryDirectory() as folder:
+        silent = told(WEFT_LOG="info", WEFT_LOG_FILE=folder + "/%r.log")
+        expect_equal((silent.stderr, silent.stdout), ("", "handlers 0\n"))
+        expect("rank 0 of 1" in Path(folder, "0.log").read_text(), "the file has it")
+    misspelt = told(WEFT_BACKND="shm")
+    expect("did you mean WEFT_BACKEND?" in misspelt.stderr, "a variable that nothing reads", misspelt)
+    wrong = cases.run([sys.executable, "-c", program], environment={"WEFT_SIZE": "1", "PYTHONPATH": f"{ROOT}/python",
+                                                                    "WEFT_LOG": "all"})
+    expect("off, error, warn, info or debug" in wrong.stderr, "the choices", wrong)
+
+
+def test_metrics():
+    """a context's metrics have the operations of its communicators"""
+    def body(comm):
+        comm.all_reduce(np.ones(3))
+        text = comm.context.metrics()
+        operations = re.search(r'^weft_comm_operations_total\{[^}]*rank="(\d)"\} (\d+)$', text, re.M)
+        expect(operations and int(operations[1]) == comm.rank, "this rank's", text)
+        return int(operations[2]) >= 1
+
+    expect_equal(ranks(body), [True] * SIZE)
+
+
+def test_launch_info():
+    """launch_info reads the launcher's variables without a communicator, and an error names what contradicts"""
+    names = [name for name in os.environ if name.startswith(("WEFT_", "OMPI_", "PMI", "SLURM_"))]
+    kept = {name: os.environ.pop(name) for name in names}
+    try:
+        os.environ.update(RANK="5", WORLD_SIZE="8", LOCAL_RANK="1", LOCAL_WORLD_SIZE="4", GROUP_RANK="1")
+        expect_equal(weft.launch_info(), weft.LaunchInfo(5, 8, 1, 4, 1, 0, "torchrun"))
+        os.environ["RANK"] = "8"
+        try:
+            weft.launch_info()
+            raise AssertionError("a rank beyond the size is refused")
+        except weft.WeftError as error:
+            expect("RANK is 8" in str(error), "it is named", error)
+    finally:
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"):
+            os.environ.pop(name, None)
+        os.environ.update(kept)
+    places = ranks(lambda comm: (comm.query().local_rank, comm.query().local_size, comm.query().host_count))
+    expect_equal(places, [(rank, SIZE, 1) for rank in range(SIZE)])
+
+
 def test_types():
     """NumPy arrays, buffers and DLPack tensors are used without a copy, in every element type"""
     def body(comm):

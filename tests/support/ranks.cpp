@@ -4,8 +4,8 @@
 #include <thread>
 #include <utility>
 
-#include "base/config.h"
 #include "base/text.h"
+#include "environment/config.h"
 #include "kernels/host_ops.h"
 #include "loopback/loopback.h"
 #include "rendezvous/auth.h"
@@ -80,9 +80,7 @@ std::vector<std::string> run_over(Exchange& links, const RankBody& body, const R
 
 RanksOptions::RanksOptions() {
   comm.op_timeout_ms = comm.init_timeout_ms = 60'000;
-  Environment environment;
-  process_settings(&environment);
-  if (const Status parsed = FailPoints::parse(environment.failpoints, &comm.failpoints); !parsed.ok())
+  if (const Status parsed = FailPoints::parse(process_settings().failpoints, &comm.failpoints); !parsed.ok())
     throw std::runtime_error(parsed.text());
 }
 
@@ -132,24 +130,24 @@ std::vector<std::string> run_launched(int size, const RankBody& body, const Rank
   static int runs = 0;
   Environment environment;
   if (const Status status = process_environment(&environment); !status.ok()) return {status.text()};
-  if (runs == 0 && size != environment.size) {
+  if (runs == 0 && size != environment.launch.size) {
     runs++;
-    auto begun = run_launched(environment.size, [](Rank&) {}, options);
+    auto begun = run_launched(environment.launch.size, [](Rank&) {}, options);
     if (!begun.empty()) return begun;
   }
   const int run = runs++;
-  if (environment.rank >= size) return {};
+  if (environment.launch.rank >= size) return {};
   SystemClock clock;
   clock.set_crowded(true);
   Log silent;
   StoreOptions store;
-  store.rank = environment.rank;
+  store.rank = environment.launch.rank;
   store.size = size;
   store.store = cat(environment.store, "-", run);
   store.key = AuthKey::open();
   std::unique_ptr<StoreExchange> exchange;
   const Status met = StoreExchange::make(store, clock, silent, Deadline::after(clock, kMeetMs, 0), &exchange);
-  if (!met.ok()) return {cat("rank ", environment.rank, ": the ranks do not meet: ", met.text())};
+  if (!met.ok()) return {cat("rank ", environment.launch.rank, ": the ranks do not meet: ", met.text())};
   return run_over(*exchange, body, options);
 }
 

@@ -1,5 +1,5 @@
-// lib/base/config: the variables of Weft and of launchers, and errors in them.
-#include "base/config.h"
+// lib/environment: the variables of Weft and of launchers, and errors in them.
+#include "environment/config.h"
 
 #include <fcntl.h>
 #include <grp.h>
@@ -11,7 +11,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <string>
+#include <vector>
 
+#include "environment/slurm.h"
 #include "support/catch.h"
 #include "support/users.h"
 
@@ -21,18 +24,18 @@ using namespace weft;
 
 namespace {
 
-using Variables = std::map<std::string, std::string>;
+using Values = std::map<std::string, std::string>;
 
-Status read(const Variables& variables, Environment* environment) {
-  const auto get = [&](const char* name) -> const char* {
-    const auto found = variables.find(name);
-    return found == variables.end() ? nullptr : found->second.c_str();
+Status read(const Values& values, Environment* environment) {
+  const Getter get = [&](const char* name) -> const char* {
+    const auto found = values.find(name);
+    return found == values.end() ? nullptr : found->second.c_str();
   };
-  return read_environment(get, ProcessFacts{1000, 77, 66}, environment);
+  return read_environment(Variables(get), ProcessFacts{1000, 77, 66}, environment);
 }
 
 // Returns the text of the error that these variables cause; empty if none.
-std::string error_of(const Variables& variables) {
+std::string error_of(const Values& variables) {
   Environment environment;
   return read(variables, &environment).text();
 }
@@ -54,20 +57,20 @@ struct SecretFile {
   char path[32] = "/tmp/weft-test-secret-XXXXXX";
 };
 
-const Variables kMpirun = {{"OMPI_COMM_WORLD_RANK", "1"},
-                           {"OMPI_COMM_WORLD_SIZE", "2"},
-                           {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
-                           {"PMIX_NAMESPACE", "2047868929"},
-                           {"PMIX_SERVER_URI2", "2047868928.0;tcp4://127.0.0.1:53249"}};
+const Values kMpirun = {{"OMPI_COMM_WORLD_RANK", "1"},
+                        {"OMPI_COMM_WORLD_SIZE", "2"},
+                        {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                        {"PMIX_NAMESPACE", "2047868929"},
+                        {"PMIX_SERVER_URI2", "2047868928.0;tcp4://127.0.0.1:53249"}};
 
 }  // namespace
 
 TEST_CASE("a process without a launcher is rank 0 of 1") {
   Environment environment;
   REQUIRE(read({}, &environment).ok());
-  CHECK(environment.launcher == Launcher::kNone);
-  CHECK(environment.rank == 0);
-  CHECK(environment.size == 1);
+  CHECK(environment.launch.launcher == Launcher::kNone);
+  CHECK(environment.launch.rank == 0);
+  CHECK(environment.launch.size == 1);
   CHECK(environment.store.rfind("unix:@weft-1000-", 0) == 0);
 }
 
@@ -84,36 +87,36 @@ TEST_CASE("weft's own variables give rank, size, store, secret, backend and log 
                 {"WEFT_ALGORITHMS", "all_reduce=direct"}},
                &environment)
               .ok());
-  CHECK(environment.launcher == Launcher::kWeft);
-  CHECK(environment.rank == 3);
-  CHECK(environment.size == 4);
-  CHECK(environment.local_size == 2);
+  CHECK(environment.launch.launcher == Launcher::kWeft);
+  CHECK(environment.launch.rank == 3);
+  CHECK(environment.launch.size == 4);
+  CHECK(environment.launch.local_size == 2);
   CHECK(environment.store == "tcp://10.0.0.1:7000");
   CHECK(environment.store_external);
-  CHECK(environment.job == "night run");
-  CHECK(environment.secret.size() == 16);
-  CHECK(environment.backend == "shm");
-  CHECK(environment.algorithms == "all_reduce=direct");
+  CHECK(environment.settings.job == "night run");
+  CHECK(environment.secret.secret.size() == 16);
+  CHECK(environment.settings.backend == "shm");
+  CHECK(environment.settings.algorithms == "all_reduce=direct");
 }
 
 TEST_CASE("mpirun's ranks of one host bootstrap over a unix socket named after user and job") {
   Environment environment;
   REQUIRE(read(kMpirun, &environment).ok());
-  CHECK(environment.launcher == Launcher::kOpenMpi);
-  CHECK(environment.rank == 1);
-  CHECK(environment.size == 2);
-  CHECK(environment.local_size == 2);
+  CHECK(environment.launch.launcher == Launcher::kOpenMpi);
+  CHECK(environment.launch.rank == 1);
+  CHECK(environment.launch.size == 2);
+  CHECK(environment.launch.local_size == 2);
   const std::string store = environment.store;
   CHECK(store.rfind("unix:@weft-1000-", 0) == 0);
 
-  Variables other_job = kMpirun;
+  Values other_job = kMpirun;
   other_job["PMIX_NAMESPACE"] = "2047868930";
   REQUIRE(read(other_job, &environment).ok());
   CHECK(environment.store != store);
 }
 
 TEST_CASE("mpirun over several hosts gives an error that WEFT_STORE must be set") {
-  Variables variables = kMpirun;
+  Values variables = kMpirun;
   variables["OMPI_COMM_WORLD_LOCAL_SIZE"] = "1";
   CHECK(contains(error_of(variables), "WEFT_STORE=tcp://"));
   variables["WEFT_STORE"] = "tcp://node1:7000";
@@ -121,13 +124,13 @@ TEST_CASE("mpirun over several hosts gives an error that WEFT_STORE must be set"
 }
 
 TEST_CASE("torchrun's ranks bootstrap next to its store's port, on one host over a unix socket") {
-  Variables variables = {{"RANK", "5"},         {"WORLD_SIZE", "8"},      {"LOCAL_WORLD_SIZE", "4"},
-                         {"MASTER_ADDR", "n0"}, {"MASTER_PORT", "29500"}, {"TORCHELASTIC_RUN_ID", "x"},
-                         {"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"},    {"SLURM_STEP_NUM_TASKS", "2"}};
+  Values variables = {{"RANK", "5"},         {"WORLD_SIZE", "8"},      {"LOCAL_WORLD_SIZE", "4"},
+                      {"MASTER_ADDR", "n0"}, {"MASTER_PORT", "29500"}, {"TORCHELASTIC_RUN_ID", "x"},
+                      {"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"},    {"SLURM_STEP_NUM_TASKS", "2"}};
   Environment environment;
   REQUIRE(read(variables, &environment).ok());
-  CHECK(environment.launcher == Launcher::kTorchrun);
-  CHECK(environment.rank == 5);
+  CHECK(environment.launch.launcher == Launcher::kTorchrun);
+  CHECK(environment.launch.rank == 5);
   CHECK(environment.store == "tcp://n0:29501");
 
   variables["MASTER_ADDR"] = "fd00::2";
@@ -148,16 +151,16 @@ TEST_CASE("torchrun's ranks bootstrap next to its store's port, on one host over
 TEST_CASE("hydra's ranks of one host bootstrap although hydra names no job") {
   Environment environment;
   REQUIRE(read({{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"MPI_LOCALNRANKS", "2"}}, &environment).ok());
-  CHECK(environment.launcher == Launcher::kPmi);
+  CHECK(environment.launch.launcher == Launcher::kPmi);
   CHECK(environment.store.rfind("unix:@weft-1000-", 0) == 0);
 }
 
 TEST_CASE("srun's tasks are ranks, a batch script is not") {
-  Variables variables = {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}, {"SLURM_JOB_ID", "12"}};
+  Values variables = {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}, {"SLURM_JOB_ID", "12"}};
   Environment environment;
   REQUIRE(read(variables, &environment).ok());
-  CHECK(environment.launcher == Launcher::kNone);
-  CHECK(environment.size == 1);
+  CHECK(environment.launch.launcher == Launcher::kNone);
+  CHECK(environment.launch.size == 1);
 
   // A container may forward only some of the variables. A rank other than 0 then proves a task of srun.
   CHECK(contains(error_of({{"SLURM_PROCID", "3"}, {"SLURM_NTASKS", "4"}}), "SLURM_PROCID=3"));
@@ -166,17 +169,183 @@ TEST_CASE("srun's tasks are ranks, a batch script is not") {
   variables["SLURM_STEP_NUM_TASKS"] = "4";
   variables["SLURM_STEP_NUM_NODES"] = "1";
   REQUIRE(read(variables, &environment).ok());
-  CHECK(environment.launcher == Launcher::kSlurm);
-  CHECK(environment.size == 4);
-  CHECK(environment.local_size == 4);
-  CHECK(environment.job == "12/0");
+  CHECK(environment.launch.launcher == Launcher::kSlurm);
+  CHECK(environment.launch.size == 4);
+  CHECK(environment.launch.local_size == 4);
+  CHECK(environment.settings.job == "12/0");
 
+  // The port is the step's, so that steps of one job do not meet.
   variables["SLURM_STEP_NUM_NODES"] = "2";
-  CHECK(contains(error_of(variables), "WEFT_STORE"));
+  CHECK(contains(error_of(variables), "SLURM_STEP_NODELIST"));
+  variables["SLURM_STEP_NODELIST"] = "node[07-09],login1";
+  REQUIRE(read(variables, &environment).ok());
+  const std::string store = environment.store;
+  CHECK(store.rfind("tcp://node07:", 0) == 0);
+  const int port = std::atoi(store.substr(store.rfind(':') + 1).c_str());
+  CHECK(port >= 10000);
+  CHECK(port < 30000);
+  variables["SLURM_STEP_ID"] = "1";
+  REQUIRE(read(variables, &environment).ok());
+  CHECK(environment.store != store);
+}
+
+TEST_CASE("the first host of Slurm's list, and the tasks of each node, are found") {
+  const std::map<std::string, std::string> hosts = {{"node1", "node1"},
+                                                    {"a,b", "a"},
+                                                    {"node[07-09,12],login1", "node07"},
+                                                    {"n[3,5]", "n3"},
+                                                    {"r[1-2]c[04-08]", "r1c04"},
+                                                    {"n[010]-ib", "n010-ib"},
+                                                    {"", ""},
+                                                    {"n[", ""},
+                                                    {"n[]", ""},
+                                                    {"n]", ""},
+                                                    {",a", ""}};
+  for (const auto& [list, first] : hosts) {
+    INFO(list);
+    CHECK(first_slurm_host(list) == first);
+  }
+  const auto tasks = [](int node) { return slurm_tasks_on("4,2(x3),1", node); };
+  CHECK(tasks(0) == 4);
+  CHECK(tasks(1) == 2);
+  CHECK(tasks(3) == 2);
+  CHECK(tasks(4) == 1);
+  CHECK(tasks(5) == 0);
+  for (const char* wrong : {"", "x", "2(", "2(x", "2(x0)", "2(x-1)", "2(x2", "2x2", "-2", "99999999999"}) {
+    INFO(wrong);
+    CHECK(slurm_tasks_on(wrong, 1) == 0);
+  }
+}
+
+TEST_CASE("a rank's place among the ranks of its host is read from every launcher that says it") {
+  struct Case {
+    Values values;
+    int local_rank, local_size, host, hosts;
+  };
+  const Values store = {{"WEFT_STORE", "tcp://n0:7000"}};
+  const Case cases[] = {
+      {{{"WEFT_RANK", "5"}, {"WEFT_SIZE", "8"}, {"WEFT_LOCAL_RANK", "1"}, {"WEFT_LOCAL_SIZE", "4"}},
+       1,
+       4,
+       -1,
+       0},
+      {{{"WEFT_RANK", "5"}, {"WEFT_SIZE", "8"}}, -1, 0, -1, 0},
+      {{{"WEFT_RANK", "5"}, {"WEFT_SIZE", "8"}, {"WEFT_LOCAL_SIZE", "8"}}, 5, 8, 0, 1},
+      {{{"WEFT_RANK", "5"}, {"WEFT_SIZE", "8"}, {"WEFT_LOCAL_SIZE", "1"}}, 0, 1, -1, 0},
+      {{{"RANK", "5"},
+        {"WORLD_SIZE", "8"},
+        {"LOCAL_RANK", "1"},
+        {"LOCAL_WORLD_SIZE", "4"},
+        {"GROUP_RANK", "1"},
+        {"GROUP_WORLD_SIZE", "2"}},
+       1,
+       4,
+       1,
+       2},
+      {{{"HOROVOD_RANK", "5"},
+        {"HOROVOD_SIZE", "8"},
+        {"HOROVOD_LOCAL_RANK", "1"},
+        {"HOROVOD_LOCAL_SIZE", "4"},
+        {"HOROVOD_CROSS_RANK", "1"},
+        {"HOROVOD_CROSS_SIZE", "2"}},
+       1,
+       4,
+       1,
+       2},
+      {{{"OMPI_COMM_WORLD_RANK", "5"},
+        {"OMPI_COMM_WORLD_SIZE", "8"},
+        {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+        {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"}},
+       1,
+       4,
+       -1,
+       0},
+      {{{"MV2_COMM_WORLD_RANK", "5"},
+        {"MV2_COMM_WORLD_SIZE", "8"},
+        {"MV2_COMM_WORLD_LOCAL_RANK", "1"},
+        {"MV2_COMM_WORLD_LOCAL_SIZE", "4"}},
+       1,
+       4,
+       -1,
+       0},
+      {{{"PMI_RANK", "5"}, {"PMI_SIZE", "8"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "4"}},
+       1,
+       4,
+       -1,
+       0},
+      {{{"JSM_NAMESPACE_RANK", "5"},
+        {"JSM_NAMESPACE_SIZE", "8"},
+        {"JSM_NAMESPACE_LOCAL_RANK", "1"},
+        {"JSM_NAMESPACE_LOCAL_SIZE", "4"}},
+       1,
+       4,
+       -1,
+       0},
+      {{{"FLUX_TASK_RANK", "5"},
+        {"FLUX_JOB_SIZE", "8"},
+        {"FLUX_TASK_LOCAL_ID", "1"},
+        {"FLUX_JOB_NNODES", "2"}},
+       1,
+       0,
+       -1,
+       2},
+      // PMI's ranks that PALS has started.
+      {{{"PMI_RANK", "5"},
+        {"PMI_SIZE", "8"},
+        {"PALS_RANKID", "5"},
+        {"PALS_LOCAL_RANKID", "1"},
+        {"PALS_LOCAL_SIZE", "4"},
+        {"PALS_NODEID", "1"}},
+       1,
+       4,
+       1,
+       0},
+      {{{"SLURM_PROCID", "5"},
+        {"SLURM_STEP_NUM_TASKS", "8"},
+        {"SLURM_LOCALID", "1"},
+        {"SLURM_NODEID", "1"},
+        {"SLURM_STEP_NUM_NODES", "2"},
+        {"SLURM_STEP_TASKS_PER_NODE", "4(x2)"}},
+       1,
+       4,
+       1,
+       2},
+      {{}, 0, 1, 0, 1},
+  };
+  for (const Case& each : cases) {
+    Values values = each.values;
+    values.insert(store.begin(), store.end());
+    INFO((values.begin()->first));
+    Environment environment;
+    const Status status = read(values, &environment);
+    INFO(status.text());
+    REQUIRE(status.ok());
+    CHECK(environment.launch.local_rank == each.local_rank);
+    CHECK(environment.launch.local_size == each.local_size);
+    CHECK(environment.launch.host == each.host);
+    CHECK(environment.launch.hosts == each.hosts);
+  }
+  CHECK(contains(
+      error_of({{"WEFT_RANK", "1"}, {"WEFT_SIZE", "4"}, {"WEFT_LOCAL_SIZE", "2"}, {"WEFT_LOCAL_RANK", "2"}}),
+      "WEFT_LOCAL_RANK is \"2\", but must be a whole number from 0 to 1"));
+}
+
+TEST_CASE("a variable that Weft does not know is found, with the name that it resembles") {
+  ::setenv("WEFT_BACKND", "shm", 1);
+  ::setenv("WEFT_TEST_SOMETHING", "1", 1);
+  const std::vector<std::string> unknown = unknown_variables();
+  CHECK(std::count(unknown.begin(), unknown.end(), "WEFT_BACKND") == 1);
+  CHECK(std::count(unknown.begin(), unknown.end(), "WEFT_TEST_SOMETHING") == 0);
+  CHECK(std::count(unknown.begin(), unknown.end(), "WEFT_BACKEND") == 0);
+  ::unsetenv("WEFT_BACKND");
+  ::unsetenv("WEFT_TEST_SOMETHING");
+  CHECK(similar_variable("WEFT_BACKND") == "WEFT_BACKEND");
+  CHECK(similar_variable("WEFT_HEARTBEAT") == "WEFT_HEARTBEAT_MS");
+  CHECK(similar_variable("WEFT_SOMETHING_ELSE").empty());
 }
 
 TEST_CASE("every launcher's rank and size are read, and its ranks of one host bootstrap over a unix socket") {
-  const std::map<std::string, Variables> launchers = {
+  const std::map<std::string, Values> launchers = {
       {"torchrun",
        {{"RANK", "2"}, {"WORLD_SIZE", "3"}, {"LOCAL_WORLD_SIZE", "3"}, {"TORCHELASTIC_RUN_ID", "x"}}},
       {"horovodrun",
@@ -211,22 +380,21 @@ TEST_CASE("every launcher's rank and size are read, and its ranks of one host bo
     const Status status = read(variables, &environment);
     INFO(status.text());
     REQUIRE(status.ok());
-    CHECK(name(environment.launcher) == launcher);
-    CHECK(environment.rank == 2);
-    CHECK(environment.size == 3);
-    CHECK(environment.local_size == 3);
+    CHECK(name(environment.launch.launcher) == launcher);
+    CHECK(environment.launch.rank == 2);
+    CHECK(environment.launch.size == 3);
+    CHECK(environment.launch.local_size == 3);
     CHECK(environment.store.rfind("unix:@weft-1000-", 0) == 0);
   }
 }
 
 TEST_CASE("Flux and Slurm determine whether PMI's ranks are on one host, but only for the same job") {
-  Variables variables = {
-      {"PMI_RANK", "1"}, {"PMI_SIZE", "4"}, {"FLUX_TASK_RANK", "1"}, {"FLUX_JOB_SIZE", "4"}};
+  Values variables = {{"PMI_RANK", "1"}, {"PMI_SIZE", "4"}, {"FLUX_TASK_RANK", "1"}, {"FLUX_JOB_SIZE", "4"}};
   variables["FLUX_JOB_NNODES"] = "1";
   Environment environment;
   REQUIRE(read(variables, &environment).ok());
-  CHECK(environment.launcher == Launcher::kPmi);
-  CHECK(environment.local_size == 4);
+  CHECK(environment.launch.launcher == Launcher::kPmi);
+  CHECK(environment.launch.local_size == 4);
   variables["FLUX_JOB_NNODES"] = "2";
   CHECK(contains(error_of(variables), "set WEFT_STORE=tcp://"));
   // mpiexec inside a task of its own.
@@ -251,13 +419,13 @@ TEST_CASE("a launcher that does not give the number of ranks is an error that na
     // The setting that the error names solves it.
     Environment environment;
     REQUIRE(read({{rank, "3"}, {"WEFT_SIZE", "1"}}, &environment).ok());
-    CHECK(environment.rank == 0);
-    CHECK(environment.size == 1);
+    CHECK(environment.launch.rank == 0);
+    CHECK(environment.launch.size == 1);
     REQUIRE(
         read({{rank, "3"}, {"WEFT_RANK", "3"}, {"WEFT_SIZE", "4"}, {"WEFT_STORE", "unix:@x"}}, &environment)
             .ok());
-    CHECK(environment.rank == 3);
-    CHECK(environment.size == 4);
+    CHECK(environment.launch.rank == 3);
+    CHECK(environment.launch.size == 4);
   }
 }
 
@@ -268,30 +436,30 @@ TEST_CASE("a launcher's size without a rank is an error, unless it is 1") {
     CHECK(contains(error_of({{size, "512"}}), std::string(size) + "=512"));
     Environment environment;
     REQUIRE(read({{size, "1"}}, &environment).ok());
-    CHECK(environment.rank == 0);
-    CHECK(environment.size == 1);
+    CHECK(environment.launch.rank == 0);
+    CHECK(environment.launch.size == 1);
   }
   Environment environment;
   REQUIRE(read({{"RANK", "0"}, {"WORLD_SIZE", "1"}}, &environment).ok());
-  CHECK(environment.size == 1);
+  CHECK(environment.launch.size == 1);
 }
 
 TEST_CASE("a rank number of an inner launcher that an outer one contradicts is an error") {
   // One of four ranks that one task of srun has launched.
-  const Variables step = {{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}, {"PMIX_RANK", "3"}};
+  const Values step = {{"SLURM_PROCID", "0"}, {"SLURM_STEP_NUM_TASKS", "1"}, {"PMIX_RANK", "3"}};
   const std::string text = error_of(step);
   CHECK(contains(text, "PMIX_RANK=3"));
   CHECK(contains(text, "SLURM_PROCID=0"));
 }
 
 TEST_CASE("variables that Open MPI sets without mpirun are no sign of a launcher") {
-  Variables variables = {
+  Values variables = {
       {"PMIX_RANK", "0"}, {"PMIX_NAMESPACE", "1417412609"}, {"OMPI_MCA_orte_ess_num_procs", "1"}};
   Environment environment;
   REQUIRE(read(variables, &environment).ok());
-  CHECK(environment.launcher == Launcher::kNone);
-  CHECK(environment.rank == 0);
-  CHECK(environment.size == 1);
+  CHECK(environment.launch.launcher == Launcher::kNone);
+  CHECK(environment.launch.rank == 0);
+  CHECK(environment.launch.size == 1);
   // A task of srun that MPI does not know of.
   variables.insert({{"SLURM_PROCID", "3"},
                     {"SLURM_STEP_NUM_TASKS", "4"},
@@ -299,36 +467,35 @@ TEST_CASE("variables that Open MPI sets without mpirun are no sign of a launcher
                     {"SLURM_JOB_ID", "7"},
                     {"SLURM_STEP_ID", "0"}});
   REQUIRE(read(variables, &environment).ok());
-  CHECK(environment.rank == 3);
-  CHECK(environment.size == 4);
+  CHECK(environment.launch.rank == 3);
+  CHECK(environment.launch.size == 4);
 }
 
 TEST_CASE("WEFT_SIZE=1 alone means one rank, a larger size needs a rank number") {
   Environment environment;
   REQUIRE(read({{"WEFT_SIZE", "1"}}, &environment).ok());
-  CHECK(environment.rank == 0);
-  CHECK(environment.size == 1);
+  CHECK(environment.launch.rank == 0);
+  CHECK(environment.launch.size == 1);
   CHECK(contains(error_of({{"WEFT_SIZE", "2"}}), "WEFT_SIZE is set, but WEFT_RANK is not"));
 }
 
 TEST_CASE("settings are read with and without a launcher's variables") {
-  Environment environment;
-  const Variables variables = {
+  const Values values = {
       {"WEFT_RANK", "x"}, {"RANK", "1"}, {"WORLD_SIZE", "2"}, {"WEFT_BACKEND", "shm"}, {"WEFT_JOB", "j"}};
-  const auto get = [&](const char* name) -> const char* {
-    const auto found = variables.find(name);
-    return found == variables.end() ? nullptr : found->second.c_str();
+  const Getter get = [&](const char* name) -> const char* {
+    const auto found = values.find(name);
+    return found == values.end() ? nullptr : found->second.c_str();
   };
-  read_settings(get, &environment);
-  CHECK(environment.backend == "shm");
-  CHECK(environment.job == "j");
-  CHECK(environment.size == 1);
+  Settings settings;
+  read_settings(Variables(get), &settings);
+  CHECK(settings.backend == "shm");
+  CHECK(settings.job == "j");
 }
 
 TEST_CASE("the heartbeat variable accepts milliseconds from 100 or off, and its error says so") {
   Environment environment;
   CHECK(read({{"WEFT_HEARTBEAT_MS", "2500"}}, &environment).ok());
-  CHECK(environment.heartbeat == "2500");
+  CHECK(environment.settings.heartbeat == "2500");
   int64_t ms = 5000;
   CHECK(parse_heartbeat("", &ms).ok());
   CHECK(ms == 5000);
@@ -347,7 +514,7 @@ TEST_CASE("the heartbeat variable accepts milliseconds from 100 or off, and its 
 }
 
 TEST_CASE("weft's variables override a launcher's, and one of the pair alone is an error that names both") {
-  Variables variables = kMpirun;
+  Values variables = kMpirun;
   variables["WEFT_RANK"] = "0";
   const std::string text = error_of(variables);
   CHECK(contains(text, "WEFT_RANK is set, but WEFT_SIZE is not"));
@@ -357,7 +524,7 @@ TEST_CASE("weft's variables override a launcher's, and one of the pair alone is 
   variables["WEFT_STORE"] = "unix:@x";
   Environment environment;
   REQUIRE(read(variables, &environment).ok());
-  CHECK(environment.size == 3);
+  CHECK(environment.launch.size == 3);
 }
 
 TEST_CASE("numbers are strict and errors name the variable and its value") {
@@ -403,9 +570,8 @@ TEST_CASE(
     if (pid == 0) {  // in a child, because a process becomes another user for good
       const bool user = ::setgroups(1, &kExtra) == 0 && ::setresgid(kGroup, kGroup, kGroup) == 0 &&
                         ::setresuid(kUser, kUser, kUser) == 0;
-      Environment environment;
-      environment.secret_file = file.path;
-      const Status status = load_secret(&environment);
+      Bytes secret;
+      const Status status = load_secret({{}, file.path}, &secret);
       const std::string text = status.ok() ? "ok" : status.text();
       const bool said = ::write(ends[1], text.data(), text.size()) == static_cast<ssize_t>(text.size());
       ::_exit(user && said && (status.ok() || status.code() == Code::kAuth) ? 0 : 1);
@@ -434,24 +600,18 @@ TEST_CASE("a secret must come from one place, be long enough, and its file be pr
   CHECK(contains(error_of({{"WEFT_SECRET", "short"}}), "5 bytes"));
   CHECK(contains(error_of({{"WEFT_SECRET", "0123456789abcdef"}, {"WEFT_SECRET_FILE", "/x"}}), "both"));
 
-  Environment environment;
+  Bytes secret;
+  const auto code_of_file = [&](const char* path) { return load_secret({{}, path}, &secret).code(); };
   const SecretFile good("0123456789abcdef\n", 0600);
-  environment.secret_file = good.path;
-  REQUIRE(load_secret(&environment).ok());
-  CHECK(environment.secret.size() == 16);
+  REQUIRE(load_secret({{}, good.path}, &secret).ok());
+  CHECK(secret.size() == 16);
 
   const SecretFile open_to_all("0123456789abcdef", 0644);
-  environment.secret_file = open_to_all.path;
-  CHECK(load_secret(&environment).code() == Code::kAuth);
-
+  CHECK(code_of_file(open_to_all.path) == Code::kAuth);
   const SecretFile too_long(std::string(300, 'x'), 0600);
-  environment.secret_file = too_long.path;
-  CHECK(load_secret(&environment).code() == Code::kAuth);
-
-  environment.secret_file = "/nowhere/secret";
-  CHECK(load_secret(&environment).code() == Code::kSystem);
-  environment.secret_file = "/dev/zero";
-  CHECK(load_secret(&environment).code() == Code::kAuth);
+  CHECK(code_of_file(too_long.path) == Code::kAuth);
+  CHECK(code_of_file("/nowhere/secret") == Code::kSystem);
+  CHECK(code_of_file("/dev/zero") == Code::kAuth);
 }
 
 }  // namespace unit_config

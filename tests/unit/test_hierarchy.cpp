@@ -3,11 +3,11 @@
 #include <mutex>
 #include <thread>
 
-#include "base/config.h"
 #include "coll/hierarchical/grouping.h"
 #include "coll/hierarchical/lane.h"
 #include "coll/hierarchical/local_exchange.h"
 #include "coll/hierarchical/progress_reports.h"
+#include "environment/config.h"
 #include "kernels/host_ops.h"
 #include "support/catch.h"
 #include "support/thread_group.h"

@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
-#include "base/config.h"
 #include "base/text.h"
+#include "environment/launch.h"
 #include "foreign_file.h"
 #include "trace/flight_file.h"
 
@@ -29,7 +29,8 @@ Status bad(const std::string& why) {
   return Status::error(Code::kArg, why);
 }
 
-// True if the text is nested deeper than any record; refused before a parser reads it.
+}  // namespace
+
 bool too_deep(const std::string& text) {
   int depth = 0;
   bool inside = false;
@@ -48,6 +49,8 @@ bool too_deep(const std::string& text) {
   }
   return false;
 }
+
+namespace {
 
 // Reads the fields of an object. The first error is kept; values returned after it are meaningless.
 class Fields {

@@ -24,6 +24,9 @@ struct FlightFile {
 // below next_slot, texts contain no control characters. A pure function.
 weft::Status parse_flight(const std::string& text, FlightFile* file);
 
+// Returns true if the text nests deeper than any record, which would exhaust the parser's stack.
+bool too_deep(const std::string& text);
+
 struct FlightFolder {
   std::vector<FlightFile> files;
   UnreadFiles unread;

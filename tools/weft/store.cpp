@@ -8,9 +8,9 @@
 #include <stdexcept>
 
 #include "base/clock.h"
-#include "base/config.h"
 #include "base/log.h"
 #include "commands.h"
+#include "environment/secret.h"
 #include "rendezvous/store_server.h"
 
 namespace {

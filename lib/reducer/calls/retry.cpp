@@ -43,7 +43,9 @@ Status retry_step(ReducerData& r, const weft_finish_options& options) {
   open_step(r, r.program.start, true);
   publish_finish(s, options);
   WEFT_TRY(await_open_features(r, r.timeout_ms));
-  return wait_for_step(r, entered_ns, true, r.timeout_ms);
+  WEFT_TRY(wait_for_step(r, entered_ns, true, r.timeout_ms));
+  r.statistics.locked([](Statistics::Values& v) { v.retries++; });
+  return {};
 }
 
 }  // namespace weft

@@ -6,8 +6,8 @@
 #include <system_error>
 #include <utility>
 
-#include "base/config.h"
 #include "base/text.h"
+#include "environment/launch.h"
 
 namespace report {
 namespace {

@@ -4,8 +4,8 @@
 #include <iterator>
 #include <utility>
 
-#include "base/config.h"
 #include "base/text.h"
+#include "environment/launch.h"
 #include "trace/timeline.h"
 #include "weft/foreign_file.h"
 
