@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import cases  # noqa: E402
 import slurm  # noqa: E402
-from cases import expect_equal  # noqa: E402
+from cases import expect_equal, skip  # noqa: E402
 
 WEFT, HELLO = sys.argv[1:3]
 
@@ -36,6 +36,20 @@ def test_two_nodes():
         secret.chmod(0o600)
         environment = {**environment, "WEFT_SECRET_FILE": str(secret), "WEFT_STORE": f"tcp://127.0.0.1:{port}"}
         expect_met(cases.run(["srun", "-N2", "-n4", "--ntasks-per-node=2", HELLO], environment=environment), 4)
+
+
+def test_two_nodes_find_each_other():
+    """srun's tasks of two nodes need only the secret: they meet at the step's first node"""
+    if os.getuid() != 0:
+        skip("only root can give the simulated nodes' names an address")
+    with slurm.cluster() as environment, tempfile.TemporaryDirectory() as folder:
+        secret, hosts = Path(folder) / "secret", Path(folder) / "hosts"
+        secret.write_text("a secret of many characters\n")
+        secret.chmod(0o600)
+        hosts.write_text("127.0.0.1 localhost node0 node1\n")
+        named = f'mount --bind {hosts} /etc/hosts && exec {HELLO}'
+        expect_met(cases.run(["srun", "-N2", "-n4", "--ntasks-per-node=2", "unshare", "--mount", "sh", "-c", named],
+                             environment={**environment, "WEFT_SECRET_FILE": str(secret)}), 4)
 
 
 if slurm.why_not():

@@ -2,6 +2,7 @@
 """weft info, and the command's general options. Usage: test_info.py WEFT"""
 import json
 import sys
+import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
@@ -38,6 +39,72 @@ def test_text():
     expect_equal(result.returncode, 0, result)
     for word in ("cpu features", "topology", "backends", "shm", "cross_memory_attach"):
         expect(word in result.stdout, f"it says {word}", result.stdout)
+
+
+def environment_of(**variables):
+    """Return what weft info --env --json says, and its exit code. Unset: variables of the launcher of the tests."""
+    result = cases.run([WEFT, "info", "--env", "--json"], environment=variables)
+    told = json.loads(result.stdout)
+    told["by_name"] = {each["name"]: each for each in told["variables"]}
+    return told, result.returncode
+
+
+def test_environment():
+    """weft info --env shows each variable's value in effect, where it comes from, and what nobody reads"""
+    told, code = environment_of(RANK="1", WORLD_SIZE="2", LOCAL_RANK="1", LOCAL_WORLD_SIZE="2", TORCHELASTIC_RUN_ID="x",
+                                WEFT_HEARTBEAT_MS="900", WEFT_BACKND="shm", WEFT_SECRET="0123456789abcdef")
+    expect_equal(code, 0, told)
+    names = told["by_name"]
+    expect_equal([names["WEFT_RANK"]["value"], names["WEFT_RANK"]["source"]], [1, "torchrun"])
+    expect_equal([names["WEFT_LOCAL_RANK"]["value"], names["WEFT_SIZE"]["value"]], [1, 2])
+    expect_equal([names["WEFT_HEARTBEAT_MS"]["value"], names["WEFT_HEARTBEAT_MS"]["source"]], ["900", "environment"])
+    expect(names["WEFT_STORE"]["value"].startswith("unix:@weft-"), "the store's address", names["WEFT_STORE"])
+    expect_equal(names["WEFT_BACKEND"]["value"], None)
+    expect_equal(told["unknown"], [{"name": "WEFT_BACKND", "similar": "WEFT_BACKEND"}])
+    expect("0123456789abcdef" not in json.dumps(told), "the secret is not shown", told)
+    for each in told["variables"]:
+        expect(each["meaning"] and each["values"] and each["unset"], "it is described", each)
+    text = cases.run([WEFT, "info", "--env"], environment={"WEFT_BACKND": "shm", "WEFT_SIZE": "1"})
+    expect("did you mean WEFT_BACKEND?" in text.stdout, "the misspelt one", text.stdout)
+    expect("not set: 5000" in text.stdout, "the default", text.stdout)
+
+
+def test_wrong_environment():
+    """weft info --env reports variables with which no communicator could be created, and exits with 1"""
+    told, code = environment_of(WEFT_RANK="4", WEFT_SIZE="2", WEFT_STORE="unix:@x")
+    expect_equal(code, 1, told)
+    expect("WEFT_RANK is 4" in told["error"], "the reason", told["error"])
+    told, code = environment_of(WEFT_SECRET_FILE="/nowhere/secret", WEFT_SIZE="1")
+    expect_equal(code, 1, told)
+    expect("/nowhere/secret" in told["error"], "the reason", told["error"])
+    both = cases.run([WEFT, "info", "--env", "--ranks", "2"])
+    expect_equal(both.returncode, 2, both)
+
+
+def test_secret():
+    """weft secret new makes a private file once, with another secret each time"""
+    with tempfile.TemporaryDirectory() as folder:
+        contents = set()
+        for name in ("one", "two"):
+            path = Path(folder) / name
+            made = cases.run([WEFT, "secret", "new", str(path)])
+            expect_equal(made.returncode, 0, made)
+            expect_equal(path.stat().st_mode & 0o777, 0o600)
+            contents.add(path.read_text())
+            expect(path.read_text().strip() not in made.stdout, "it is not printed", made.stdout)
+            told, code = environment_of(WEFT_SECRET_FILE=str(path), WEFT_SIZE="1")
+            expect_equal(code, 0, told)
+        expect_equal(len(contents), 2)
+        again = cases.run([WEFT, "secret", "new", str(path)])
+        expect_equal(again.returncode, 1, again)
+        expect(str(path) in again.stderr and "exists" in again.stderr, "it is kept", again.stderr)
+        expect_equal(path.read_text() in contents, True)
+        nowhere = cases.run([WEFT, "secret", "new", folder + "/missing/secret"])
+        expect_equal(nowhere.returncode, 1, nowhere)
+    for words in (["secret"], ["secret", "new"], ["secret", "old", "x"], ["secret", "new", "a", "b"]):
+        wrong = cases.run([WEFT, *words])
+        expect_equal(wrong.returncode, 2, wrong)
+    expect("the commands are new" in cases.run([WEFT, "secret", "old", "x"]).stderr, "the choices are listed")
 
 
 def test_private_buffers():

@@ -45,10 +45,11 @@ def test_environment():
 def test_one_host_of_several():
     """ranks of one of several hosts are numbered from --first-rank, with the secret and store that the user gave"""
     with_secret = {"WEFT_SECRET": "a secret of all hosts", "WEFT_JOB": "ours"}
-    result = shell(2, 'echo "$WEFT_RANK $WEFT_SIZE $WEFT_LOCAL_SIZE $WEFT_STORE $WEFT_SECRET $WEFT_JOB"', "--first-rank", 4,
+    result = shell(2, 'echo "$WEFT_RANK $WEFT_SIZE $WEFT_LOCAL_RANK $WEFT_LOCAL_SIZE $WEFT_STORE $WEFT_SECRET $WEFT_JOB"',
+                   "--first-rank", 4,
                    "--size", 6, "--store", "tcp://192.0.2.1:7000", environment=with_secret)
     expect_equal(sorted(result.stdout.splitlines()),
-                 [f"[{r}] {r} 6 2 tcp://192.0.2.1:7000 a secret of all hosts ours" for r in (4, 5)], result)
+                 [f"[{r}] {r} 6 {r - 4} 2 tcp://192.0.2.1:7000 a secret of all hosts ours" for r in (4, 5)], result)
     result = shell(2, '[ "$WEFT_RANK" = 5 ] && kill -9 $$; exec sleep 600', "--first-rank", 4, "--size", 6, "--store",
                    "tcp://192.0.2.1:7000", "--grace", "0.1")
     expect("rank 5 was ended by SIGKILL" in result.stderr and "still run: 4" in result.stderr, "global names", result)
@@ -194,12 +195,12 @@ def test_bad_usage():
 
 def test_unknown_option():
     """an unknown option of weft run is refused by name, and never taken for the command"""
-    for option in ("--hostfile", "--hostfile=x", "-x"):
+    for option in ("--machinefile", "--machinefile=x", "-q"):
         result = weft_run("-n", "2", option, "x", "--", "true")
         expect_equal(result.returncode, 2, option, result)
         expect(f"unknown option {option}" in result.stderr and "--help" in result.stderr, "it names the option", result.stderr)
-    result = weft_run("-n", "1", "printf", "%s ", "-n", "--hostfile")
-    expect_equal((result.returncode, result.stdout), (0, "[0] -n --hostfile \n"), result)
+    result = weft_run("-n", "1", "printf", "%s ", "-n", "--machinefile")
+    expect_equal((result.returncode, result.stdout), (0, "[0] -n --machinefile \n"), result)
 
 
 def test_unknown_command():

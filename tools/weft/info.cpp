@@ -20,6 +20,7 @@
 #include <system_error>
 
 #include "commands.h"
+#include "environment.h"
 #include "job.h"
 #include "launch.h"
 #include "machine.h"
@@ -278,6 +279,7 @@ void print(const json& info) {
 
 struct InfoOptions {
   bool as_json = false;
+  bool environment = false;
   int ranks = 0;        // that form a communicator over shm
   bool joined = false;  // this process is one of them
 };
@@ -289,6 +291,16 @@ int show(const InfoOptions& options, const json& description) {
     print(description);
   }
   return 0;
+}
+
+int show_environment(bool as_json) {
+  const json environment = describe_environment();
+  if (as_json) {
+    std::printf("%s\n", environment.dump(1).c_str());
+  } else {
+    print_environment(environment);
+  }
+  return environment["error"].is_null() ? 0 : 1;
 }
 
 // Runs one of the ranks; rank 0 prints their results.
@@ -312,14 +324,21 @@ void add_info(CLI::App& app, const std::vector<std::string>& words, int* exit_co
   CLI::App* info =
       app.add_subcommand("info", "Describe the library, this machine, and what Weft can use of it");
   info->add_flag("--json", options->as_json, "as JSON");
+  CLI::Option* environment = info->add_flag(
+      "--env", options->environment,
+      "list Weft's environment variables with the values in effect, and those that are unknown; "
+      "the exit code is 1 if a communicator could not be created with them");
   info->add_option(
           "-n,--ranks", options->ranks,
           "start this number of processes, each bound to a core, which create a communicator over shm, and "
           "print the sizes at which it changes its path for private buffers")
-      ->check(CLI::Range(2, 64));
+      ->check(CLI::Range(2, 64))
+      ->excludes(environment);
   info->add_flag("--joined", options->joined, "this process is one of them already")->group("");
   info->callback([options, &words, exit_code] {
-    if (options->joined) {
+    if (options->environment) {
+      *exit_code = show_environment(options->as_json);
+    } else if (options->joined) {
       const char* const rank = std::getenv("WEFT_RANK");
       *exit_code = show_joined(*options, rank != nullptr ? std::atoi(rank) : 0);
     } else if (options->ranks > 0) {

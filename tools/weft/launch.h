@@ -22,15 +22,14 @@ struct LaunchOptions {
   // The store's address. Required when some ranks are elsewhere; the secret is then the one in this process's
   // environment. Default: unix:@ and a random name, with a random secret.
   std::string store;
+  std::string secret;  // of the job; empty: see store
+  int control = -1;    // SuperviseOptions::control
   Prefix prefix = Prefix::kAll;
   double timeout_s = 0;  // 0: no limit
   double grace_s = 2;    // time for the other ranks to end by themselves after the first failure
 };
 
-// Returns the exit code of the first rank that failed, or 0. The code is 128 + signal if a signal ended the
-// rank, 124 after the timeout, and 128 + signal if `weft run` itself was signalled to end. When it returns,
-// no rank is running, nor anything that ranks started in their process groups. Ranks are killed if this
-// process dies.
+// Returns the exit code of the job: see supervise.h.
 int launch(const LaunchOptions& options);
 
 // Returns `count` random bytes as hexadecimal digits.

@@ -1,81 +1,188 @@
-// weft run: starts local processes as the ranks of a job, or as those of this host.
+// weft run: starts processes as the ranks of a job: local ones, those of this host, or those of several
+// hosts.
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string_view>
 
 #include "commands.h"
+#include "hosts.h"
 #include "launch.h"
+
+extern char** environ;
 
 namespace {
 
+struct RunOptions {
+  LaunchOptions job;
+  HostsOptions on;
+  std::optional<std::string> hosts;
+  std::optional<std::string> host_file;
+  bool on_hosts() const { return hosts || host_file; }
+  std::vector<std::string> environment;  // NAME or NAME=VALUE
+  bool controlled = false;               // by the `weft run` that started this one over ssh
+};
+
+[[noreturn]] void wrong(const std::string& text) {
+  throw CLI::ValidationError("run", text);
+}
+
 // Checks combinations of options. words: those after weft run's own options and before "--".
-void check(const LaunchOptions& options, const std::vector<std::string>& words) {
-  const auto wrong = [](const std::string& text) { throw CLI::ValidationError("run", text); };
+void check(const RunOptions& options, const std::vector<std::string>& words) {
+  const LaunchOptions& job = options.job;
   // The parser takes the first unknown word for the command.
   if (!words.empty() && words[0].starts_with('-')) {
     wrong("unknown option " + words[0] +
           " of weft run; write -- before the command if its name begins with -");
   }
-  if (options.command.empty())
-    wrong("the command to start is missing, for example: weft run -n 2 -- ./program");
-  const int end = options.first_rank + options.ranks, size = std::max(options.size, options.ranks);
+  if (job.command.empty()) wrong("the command to start is missing, for example: weft run -n 2 -- ./program");
+  if (options.on_hosts()) return;
+  if (job.ranks == 0) wrong("--ranks is required, unless --hosts lists the ranks");
+  if (!options.environment.empty()) wrong("--env is for --hosts: without it the ranks have this environment");
+  const int end = job.first_rank + job.ranks, size = std::max(job.size, job.ranks);
   if (end > size) {
     wrong("--first-rank plus --ranks is " + std::to_string(end) + ", expected at most " +
           std::to_string(size) + ", the number of ranks on all hosts; set that with --size");
   }
-  if (options.size <= options.ranks) return;
-  if (options.store.empty()) {
+  if (job.size <= job.ranks) return;
+  if (job.store.empty()) {
     wrong(
         "--size is more than --ranks, so other hosts have ranks too: give the same "
         "--store=tcp://HOST_OF_RANK_0:PORT on every host");
   }
 }
 
-}  // namespace
+// Returns this process's variables of Weft that are settings, and those that --env names.
+std::vector<std::pair<std::string, std::string>> environment_for(const std::vector<std::string>& named) {
+  constexpr std::string_view kOwn[] = {"WEFT_RANK",       "WEFT_SIZE",       "WEFT_LOCAL_RANK",
+                                       "WEFT_LOCAL_SIZE", "WEFT_STORE",      "WEFT_STORE_EXTERNAL",
+                                       "WEFT_SECRET",     "WEFT_SECRET_FILE"};
+  std::vector<std::pair<std::string, std::string>> variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const std::string_view name = text.substr(0, text.find('='));
+    if (!name.starts_with("WEFT_") || std::find(std::begin(kOwn), std::end(kOwn), name) != std::end(kOwn))
+      continue;
+    variables.emplace_back(name, text.substr(std::min(name.size() + 1, text.size())));
+  }
+  for (const std::string& each : named) {
+    const size_t equals = each.find('=');
+    const std::string name = each.substr(0, equals);
+    if (name.empty()) wrong("--env " + each + " names no variable: give NAME or NAME=VALUE");
+    const char* const value = equals == each.npos ? std::getenv(name.c_str()) : each.c_str() + equals + 1;
+    if (value == nullptr) wrong("--env " + each + ": this variable is not set here; give NAME=VALUE");
+    variables.emplace_back(name, value);
+  }
+  return variables;
+}
 
-void add_run(CLI::App& app, const std::vector<std::string>& tail, int* exit_code) {
-  auto options = std::make_shared<LaunchOptions>();
-  CLI::App* run = app.add_subcommand("run", "Start N local processes as the ranks of a job");
-  run->footer(
-      "weft run [OPTIONS] -- COMMAND [ARGUMENTS...]\n\n"
-      "Each process gets WEFT_RANK, WEFT_SIZE, WEFT_STORE and WEFT_SECRET, and finds the others with\n"
-      "weft_comm_create(context, NULL, ...). Standard input is empty. Output is forwarded line by line.\n"
-      "When a rank fails, the others have --grace seconds to end by themselves, then get SIGTERM, and\n"
-      "SIGKILL 5 s later. The exit code is that of the first failure (128 + signal, 124 after --timeout).\n\n"
-      "On several hosts: one `weft run` on each, with --first-rank, --size and "
-      "--store=tcp://HOST_OF_RANK_0:PORT,\n"
-      "and the job's secret in WEFT_SECRET_FILE (or WEFT_SECRET) everywhere.");
-  run->prefix_command();
-  run->add_option("-n,--ranks", options->ranks, "number of processes")
-      ->check(CLI::Range(1, 4096))
-      ->required();
-  run->add_option("--first-rank", options->first_rank, "number of the first rank here (default 0)")
-      ->check(CLI::Range(0, 65535));
-  run->add_option("--size", options->size, "number of ranks on all hosts (default: those here)")
+int run_on_hosts(RunOptions& options) {
+  try {
+    options.on.hosts = options.hosts ? parse_host_list(*options.hosts) : read_host_file(*options.host_file);
+    if (options.job.ranks > 0) options.on.hosts = first_ranks(options.on.hosts, options.job.ranks);
+  } catch (const std::runtime_error& error) {
+    wrong(error.what());
+  }
+  options.on.environment = environment_for(options.environment);
+  return launch_on_hosts(options.on, options.job);
+}
+
+// Reads the secret, which is the first line of standard input; what follows is for SuperviseOptions::control.
+std::string read_secret() {
+  std::string line;
+  for (char c = 0; ::read(STDIN_FILENO, &c, 1) == 1 && c != '\n';) line += c;
+  if (line.empty()) throw std::runtime_error("standard input ended before the job's secret");
+  return line;
+}
+
+void add_options(CLI::App* run, RunOptions* options) {
+  LaunchOptions& job = options->job;
+  run->add_option("-n,--ranks", job.ranks,
+                  "number of processes; with --hosts: of all hosts (default: all of the list)")
       ->check(CLI::Range(1, 65536));
-  run->add_option("--store", options->store,
+  CLI::Option* hosts = run->add_option("--hosts", options->hosts,
+                                       "start the ranks on these hosts over ssh: HOST:RANKS,HOST:RANKS,...");
+  CLI::Option* file = run->add_option("--hostfile", options->host_file,
+                                      "the same, with a line HOST:RANKS or HOST slots=RANKS for each");
+  hosts->excludes(file);
+  run->add_option("-x,--env", options->environment,
+                  "with --hosts: a variable that the ranks get, NAME or NAME=VALUE, beside those of Weft")
+      ->allow_extra_args(false);
+  run->add_option("--ssh", options->on.ssh,
+                  "with --hosts: the command that runs a command on a host; \"HOST COMMAND\" is added to it")
+      ->option_text("COMMAND");
+  run->add_option("--weft", options->on.program,
+                  "with --hosts: the path of weft there (default: the path here)")
+      ->option_text("PATH");
+  run->add_option("--first-rank", job.first_rank, "number of the first rank here (default 0)")
+      ->check(CLI::Range(0, 65535))
+      ->excludes(hosts)
+      ->excludes(file);
+  run->add_option("--size", job.size, "number of ranks on all hosts (default: those here)")
+      ->check(CLI::Range(1, 65536))
+      ->excludes(hosts)
+      ->excludes(file);
+  run->add_option("--store", job.store,
                   "address of the store through which the ranks find each other: unix:@NAME or "
-                  "tcp://HOST:PORT (default: a unix socket with a random name)");
+                  "tcp://HOST:PORT (default: a unix socket with a random name, or a port of the first host)");
   run->add_option(
-         "--prefix", options->prefix,
+         "--prefix", job.prefix,
          "ranks whose output lines start with [rank]: all (default), others (all but rank 0) or none")
       ->transform(CLI::CheckedTransformer(std::map<std::string, Prefix>{
           {"all", Prefix::kAll}, {"others", Prefix::kOthers}, {"none", Prefix::kNone}}))
       ->option_text("WHICH");
-  run->add_option("--timeout", options->timeout_s,
-                  "end the job after this number of seconds (default: no limit)")
+  run->add_option("--timeout", job.timeout_s, "end the job after this number of seconds (default: no limit)")
       ->check(CLI::NonNegativeNumber);
   run->add_option(
-         "--grace", options->grace_s,
+         "--grace", job.grace_s,
          "seconds that the other ranks have to end by themselves after the first failure (default 2)")
       ->check(CLI::NonNegativeNumber);
+  run->add_flag("--controlled", options->controlled, "the secret and signals come over standard input")
+      ->group("");
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, const std::vector<std::string>& tail, int* exit_code) {
+  auto options = std::make_shared<RunOptions>();
+  options->job.ranks = 0;
+  CLI::App* run =
+      app.add_subcommand("run", "Start processes as the ranks of a job, here or on several hosts");
+  run->footer(
+      "weft run [OPTIONS] -- COMMAND [ARGUMENTS...]\n\n"
+      "Each process gets WEFT_RANK, WEFT_SIZE, WEFT_LOCAL_RANK, WEFT_LOCAL_SIZE, WEFT_STORE and WEFT_SECRET, "
+      "and\n"
+      "finds the others with weft_comm_create(context, NULL, ...). Standard input is empty. Output is "
+      "forwarded\n"
+      "line by line. When a rank fails, the others have --grace seconds to end by themselves, then get "
+      "SIGTERM,\n"
+      "and SIGKILL 5 s later. The exit code is that of the first failure (128 + signal, 124 after --timeout, "
+      "255\n"
+      "if a host cannot be reached).\n\n"
+      "On several hosts: --hosts, with ssh to each host without a password, and this program and the command "
+      "at\n"
+      "the same paths there. Without ssh: one `weft run` on each host, with --first-rank, --size and\n"
+      "--store=tcp://HOST_OF_RANK_0:PORT, and the job's secret in WEFT_SECRET_FILE (or WEFT_SECRET) "
+      "everywhere.");
+  run->prefix_command();
+  add_options(run, options.get());
   run->callback([run, options, &tail, exit_code] {
     const std::vector<std::string> words = run->remaining();
-    options->command = words;
+    LaunchOptions& job = options->job;
+    job.command = words;
     // If the command comes before "--", that is one of its own words.
     const bool skip = words.empty() && !tail.empty();
-    options->command.insert(options->command.end(), tail.begin() + (skip ? 1 : 0), tail.end());
+    job.command.insert(job.command.end(), tail.begin() + (skip ? 1 : 0), tail.end());
     check(*options, words);
-    *exit_code = launch(*options);
+    if (options->controlled) {
+      job.secret = read_secret();
+      job.control = STDIN_FILENO;
+    }
+    *exit_code = options->on_hosts() ? run_on_hosts(*options) : launch(job);
   });
 }
