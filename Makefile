@@ -10,6 +10,9 @@
 #   make test-arm64
 #   make wheel
 #   make test-wheel
+#   make deb
+#   make test-deb
+#   make release
 
 BUILD ?= build
 RANKS ?= 2
@@ -30,7 +33,7 @@ MPIRUN = env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_
 LAUNCH = $(if $(filter mpi shm+mpi,$(BACKEND)),$(MPIRUN),$(WEFT) run -n $(RANKS) --prefix others --)
 
 .DEFAULT_GOAL := help
-.PHONY: setup build demo test test-all test-parity test-torch test-mutants test-arm64 release wheel test-wheel bench gpu bench-peers reference docs lint install clean help
+.PHONY: setup build demo test test-all test-parity test-torch test-mutants test-arm64 optimised wheel test-wheel deb test-deb release bench gpu bench-peers reference docs lint install clean help
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -47,6 +50,9 @@ setup: ## install what the build needs (apt), or print the command that does (dn
 
 .setup/parity: tools/setup.sh
 	@tools/setup.sh parity
+
+.setup/deb: tools/setup.sh
+	@tools/setup.sh deb
 
 $(BUILD)/build.ninja: | .setup/build
 	meson setup $(BUILD) --prefix $(abspath $(PREFIX)) $(MESON_OPTIONS)
@@ -123,15 +129,15 @@ docs: .setup/lint ## the documents as a site, in $(BUILD)/site/index.html
 lint: $(BUILD)/build.ninja .setup/lint ## formatting, clang-tidy, headers alone, types of python, layers, files' sizes
 	@python3 tools/lint.py $(BUILD) --jobs $(JOBS) $(LINT_OPTIONS)
 
-RELEASE = $(BUILD)-release
-release: | .setup/build ## compile what `make install` installs: optimised, without assertions and tests
-	@[ -e $(RELEASE)/build.ninja ] || meson setup $(RELEASE) --buildtype release -Doptimization=2 -Dtests=false \
+OPTIMISED = $(BUILD)-optimised
+optimised: | .setup/build ## compile what `make install` installs: optimised, without assertions and tests
+	@[ -e $(OPTIMISED)/build.ninja ] || meson setup $(OPTIMISED) --buildtype release -Doptimization=2 -Dtests=false \
 	  -Dexamples=false $(MESON_OPTIONS)
-	@meson configure $(RELEASE) --prefix $(abspath $(PREFIX))
-	@ninja -C $(RELEASE) -j $(JOBS)
+	@meson configure $(OPTIMISED) --prefix $(abspath $(PREFIX))
+	@ninja -C $(OPTIMISED) -j $(JOBS)
 
-install: release ## install library, headers, pkg-config file and tool, stripped, under PREFIX
-	@meson install -C $(RELEASE) --strip
+install: optimised ## install library, headers, pkg-config file and tool, stripped, under PREFIX
+	@meson install -C $(OPTIMISED) --strip
 
 wheel: | .setup/build .setup/parity ## the Python package with the library in it, and its sdist, in dist/
 	@python3 tools/wheel.py $(BUILD) --jobs $(JOBS)
@@ -140,5 +146,16 @@ wheel: | .setup/build .setup/parity ## the Python package with the library in it
 test-wheel: wheel ## install the wheel in empty environments and reduce over it; the last line counts test cases
 	@python3 tests/wheel/test_wheel.py $(BUILD) dist $(JOBS)
 
+deb: | .setup/deb ## the Debian packages of the last commit, in dist/
+	@python3 tools/deb.py --jobs $(JOBS)
+
+# A second build in another folder must have the same bytes. DEB_TWICE= leaves it out.
+DEB_TWICE = --twice
+test-deb: deb ## install the Debian packages in a root folder of their own and use them; the last line counts test cases
+	@python3 tests/deb/test_deb.py $(BUILD) dist $(JOBS) $(DEB_TWICE) '$(or $(FILTER),*)'
+
+release: | .setup/build .setup/parity .setup/deb ## source archive, wheel and Debian packages with SHA256SUMS, in dist/
+	@python3 tools/release.py $(BUILD) --jobs $(JOBS)
+
 clean: ## remove the build folders
-	@rm -rf $(BUILD) $(RELEASE) $(BUILD)-mutants $(ARM64) build-wheel* dist
+	@rm -rf $(BUILD) $(OPTIMISED) $(BUILD)-mutants $(ARM64) build-wheel* build-deb* dist
