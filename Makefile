@@ -33,7 +33,7 @@ MPIRUN = env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_
 LAUNCH = $(if $(filter mpi shm+mpi,$(BACKEND)),$(MPIRUN),$(WEFT) run -n $(RANKS) --prefix others --)
 
 .DEFAULT_GOAL := help
-.PHONY: setup build demo test test-all test-parity test-torch test-mutants test-arm64 optimised wheel test-wheel deb test-deb release bench gpu bench-peers reference docs lint install clean help
+.PHONY: setup build demo test test-all test-parity test-torch test-mutants test-arm64 optimised wheel test-wheel deb test-deb test-recipes release bench gpu bench-peers reference docs lint install clean help
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -153,6 +153,9 @@ deb: | .setup/deb ## the Debian packages of the last commit, in dist/
 DEB_TWICE = --twice
 test-deb: deb ## install the Debian packages in a root folder of their own and use them; the last line counts test cases
 	@python3 tests/deb/test_deb.py $(BUILD) dist $(JOBS) $(DEB_TWICE) '$(or $(FILTER),*)'
+
+test-recipes: | .setup/build .setup/parity ## try packaging/: conan create, and the checks of the other recipes
+	@python3 tests/recipes/test_recipes.py $(BUILD) '$(or $(FILTER),*)'
 
 release: | .setup/build .setup/parity .setup/deb ## source archive, wheel and Debian packages with SHA256SUMS, in dist/
 	@python3 tools/release.py $(BUILD) --jobs $(JOBS)
