@@ -20,7 +20,7 @@ STEPS = 12
 PHASES = {"X", "i", "b", "e", "M"}
 
 
-def traced(folder, place, victim=2, ranks=3, ms=80):
+def traced(folder, place, victim=2, ranks=3, ms=150):
     """Run ranks that write their traces into the folder."""
     result = cases.run([WEFT, "run", "-n", ranks, "--", TRACE_RANK, folder, STEPS, place, victim, ms], timeout=120)
     expect_equal(result.returncode, 0, result)
@@ -168,7 +168,7 @@ def test_straggler():
     found = re.search(r"^rank (\d) was last in (\d+) % of (\d+) steps, by ([\d.]+) ms, (.*)$", result.stdout, re.M)
     expect(found, "the sentence", result)
     expect_equal((found[1], found[3], found[5]), ("2", str(STEPS), "in its backward"), result)
-    expect(int(found[2]) >= 75 and 40 <= float(found[4]) <= 400, "share and time", result)
+    expect(int(found[2]) >= 75 and 60 <= float(found[4]) <= 600, "share and time", result)
     expect(found[0][1:] in page, "the page says the same", page[:4000])
     expect("Files that are missing or damaged" not in page, "nothing is damaged", page[:4000])
     for place, where in (("before", "before its steps"), ("finish", "between its backward and finish"),

@@ -243,9 +243,9 @@ class Page {
       const Straggler last = straggler_of(
           {all.begin() + static_cast<ptrdiff_t>(from), all.begin() + static_cast<ptrdiff_t>(to)});
       if (last.rank < 0) continue;
-      rows.push_back({cat(labels[from], " to ", labels[to - 1]), cat("rank ", last.rank),
-                      percent(last.share, 1), duration_text(last.median_ns), duration_text(last.total_ns),
-                      phase_text(last.phase, analysis_.in_steps)});
+      const std::string range = to - from == 1 ? labels[from] : cat(labels[from], " to ", labels[to - 1]);
+      rows.push_back({range, cat("rank ", last.rank), percent(last.share, 1), duration_text(last.median_ns),
+                      duration_text(last.total_ns), phase_text(last.phase, analysis_.in_steps)});
     }
     html += table("The straggler over time", {"range", "last", "of them", "by (median)", "in total", "where"},
                   rows);
