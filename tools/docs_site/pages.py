@@ -3,8 +3,8 @@
 - The reference of the C ABI, which Doxygen has made in the folder of WEFT_DOCS_C_REFERENCE, becomes reference/c.
 - A file elsewhere in the repository that a document links to becomes a page of the site below source/. A header of the C
   ABI has its page in reference/c.
-- The name of a C function, type, field or constant in a document links to its reference. A name that no header has is an
-  error.
+- The name of a C function, type, field or constant in a document links to its reference. In documents for users a name weft_...
+  that no header has, and that is no metric, is an error.
 """
 import logging
 import os
@@ -27,6 +27,8 @@ PARAGRAPH_BEFORE_LIST = re.compile(r"^((?![-*] |\d+\. |\||#|<!--)\S.*)\n(?=(?:[-
 INDENTED = re.compile(r"^( +)(?=\S)", re.M)
 log = logging.getLogger("mkdocs.hooks.pages")
 symbols = {}
+METRIC = re.compile(r'"(weft_\w+)",\s*"(?:counter|gauge|summary)"')
+metrics = set()  # names that are no C names, and have no page
 originals = {}  # page of source/ -> its file in the repository
 
 
@@ -52,6 +54,8 @@ def on_files(files, config):
 
 
 def read_symbols():
+    for path in (ROOT / "lib").glob("**/*metrics*.cpp"):
+        metrics.update(METRIC.findall(path.read_text()))
     for compound in xml.etree.ElementTree.parse(REFERENCE / "weft.tag").getroot():
         kind, name = compound.get("kind"), compound.findtext("name")
         if kind in ("struct", "file"):
@@ -121,7 +125,7 @@ def linked(link, path, uri):
 def named(name, uri):
     address = symbols.get(name[1] + name[2])
     if address is None:
-        if name[1].startswith("weft_") and not uri.startswith("dev/"):  # which names deleted functions
+        if name[1].startswith("weft_") and name[1] not in metrics and not uri.startswith("dev/"):  # which names deleted functions
             log.warning("%s names %s, which no header of include/weft has", uri, name[0])
         return name[0]
     return f"[{name[0]}]({posixpath.relpath('reference/c/' + address, posixpath.dirname(uri) or '.')})"
