@@ -57,7 +57,8 @@ def test_conan():
     conan = tool("conan")
     call(conan, "profile", "detect", CONAN_HOME=str(home))
     call(conan, "create", PACKAGING / "conan", "--no-remote", "-o", "weft/*:system_packages=True", "-o", "weft/*:tools=False",
-         "-s", "weft/*:build_type=Debug",  # compiles in a third of the time
+         "-s", "weft/*:build_type=Debug",  # compiles sooner
+         "-c", "tools.cmake.cmake_layout:test_folder=$TMP", "-c", "tools.cmake.cmaketoolchain:user_presets=",
          timeout=CREATE_S, CONAN_HOME=str(home))
     found = json.loads(call(conan, "list", f"weft/{VERSION}:*", "--format=json", CONAN_HOME=str(home)))
     packages = [package for revision in found["Local Cache"][f"weft/{VERSION}"]["revisions"].values()
