@@ -1,20 +1,14 @@
 // weft info: describes the capabilities of this library and this machine.
 #include <sys/resource.h>
-#include <sys/statvfs.h>
-#include <sys/syscall.h>
-#include <sys/uio.h>
-#include <sys/wait.h>
-#include <unistd.h>
 #include <weft/weft.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
 #include <system_error>
@@ -138,11 +132,7 @@ json capabilities(weft_context* context, const char* backend) {
 
 json backends(weft_context* context) {
   json list = json::array();
-  uint64_t count = 0;
-  weft_backend_count(context, &count);
-  for (uint64_t i = 0; i < count; ++i) {
-    weft_backend_info info = WEFT_BACKEND_INFO_INIT;
-    if (weft_backend_query(context, i, &info) != WEFT_OK) continue;
+  for (const weft_backend_info& info : known_backends(context)) {
     list.push_back({{"name", info.name},
                     {"available", info.available != 0},
                     {"module", info.is_module != 0},
@@ -163,35 +153,10 @@ json devices(weft_context* context) {
   return list;
 }
 
-// Tests whether a process may read a sibling's memory, as with two ranks of one launcher.
-std::string try_cross_memory() {
-  volatile int target = 41;
-  const pid_t sibling = ::fork();
-  if (sibling < 0) return std::strerror(errno);
-  if (sibling == 0) {
-    ::pause();
-    ::_exit(0);
-  }
-  const pid_t reader = ::fork();
-  if (reader == 0) {
-    int copy = 0;
-    iovec mine{&copy, sizeof copy};
-    iovec theirs{const_cast<int*>(&target), sizeof copy};
-    const ssize_t got = ::process_vm_readv(sibling, &mine, 1, &theirs, 1, 0);
-    ::_exit(got == static_cast<ssize_t>(sizeof copy) && copy == 41 ? 0 : errno);
-  }
-  int status = 0;
-  const bool waited = reader > 0 && ::waitpid(reader, &status, 0) == reader;
-  ::kill(sibling, SIGKILL);
-  ::waitpid(sibling, nullptr, 0);
-  if (!waited || !WIFEXITED(status)) return "not tested: a test process failed";
-  return WEXITSTATUS(status) == 0 ? "works" : std::strerror(WEXITSTATUS(status));
-}
-
-json limit(__rlimit_resource resource) {
-  rlimit value{};
-  if (::getrlimit(resource, &value) != 0) return nullptr;
-  return value.rlim_cur == RLIM_INFINITY ? json("unlimited") : json(value.rlim_cur);
+json limit(int resource) {
+  const int64_t value = soft_limit(resource);
+  if (value == kUnknown) return nullptr;
+  return value == kUnlimited ? json("unlimited") : json(value);
 }
 
 // Returns the word in brackets of a line like "always [madvise] never".
@@ -201,23 +166,20 @@ std::string chosen(const std::string& line) {
                                                                  : line.substr(open + 1, close - open - 1);
 }
 
-json number_in(const std::string& path) {
-  const std::string line = first_line(path);
-  return line.empty() ? json(nullptr) : json(std::atoll(line.c_str()));
+json number_or_null(const std::string& path) {
+  const int64_t number = number_in(path);
+  return number == kUnknown ? json(nullptr) : json(number);
 }
 
 json shared_memory() {
-  const int memfd = static_cast<int>(::syscall(SYS_memfd_create, "weft_info", 0));
-  const std::string memfd_text = memfd >= 0 ? "works" : std::strerror(errno);
-  if (memfd >= 0) ::close(memfd);
-  const std::string scope = first_line("/proc/sys/kernel/yama/ptrace_scope");
-  return {{"memfd", memfd_text},
+  const int64_t scope = number_in(kPtraceScope);
+  return {{"memfd", try_memfd()},
           {"cross_memory_attach", try_cross_memory()},
-          {"ptrace_scope", scope.empty() ? json("no Yama") : json(std::atoi(scope.c_str()))},
+          {"ptrace_scope", scope == kUnknown ? json("no Yama") : json(scope)},
           {"transparent_huge_pages", chosen(first_line("/sys/kernel/mm/transparent_hugepage/enabled"))},
           {"shmem_huge_pages", chosen(first_line("/sys/kernel/mm/transparent_hugepage/shmem_enabled"))},
-          {"huge_pages_reserved", number_in("/proc/sys/vm/nr_hugepages")},
-          {"overcommit_memory", number_in("/proc/sys/vm/overcommit_memory")},
+          {"huge_pages_reserved", number_or_null("/proc/sys/vm/nr_hugepages")},
+          {"overcommit_memory", number_or_null("/proc/sys/vm/overcommit_memory")},
           {"memlock_bytes", limit(RLIMIT_MEMLOCK)},
           {"address_space_bytes", limit(RLIMIT_AS)},
           {"open_files", limit(RLIMIT_NOFILE)}};
