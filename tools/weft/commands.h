@@ -14,6 +14,7 @@ void add_run(CLI::App& app, const std::vector<std::string>& tail, int* exit_code
 void add_info(CLI::App& app, const std::vector<std::string>& words, int* exit_code);
 // In `weft` it executes weft-bench, where it has the parser for its options.
 void add_bench(CLI::App& app, const std::vector<std::string>& words, int* exit_code);
+void add_doctor(CLI::App& app, const std::vector<std::string>& words, int* exit_code);
 void add_trace(CLI::App& app, int* exit_code);
 void add_store(CLI::App& app, int* exit_code);
 void add_secret(CLI::App& app, int* exit_code);

@@ -14,16 +14,23 @@ namespace {
   throw std::runtime_error(std::string(call) + ": " + weft_status_string(status) + ": " + error.text);
 }
 
+weft_comm_options options_for(const std::string& backend, int64_t heartbeat_timeout_ms) {
+  weft_comm_options options = WEFT_COMM_OPTIONS_INIT;
+  if (!backend.empty()) options.backend = backend.c_str();
+  options.heartbeat_timeout_ms = heartbeat_timeout_ms;
+  return options;
+}
+
 }  // namespace
 
-Job::Job(const std::string& backend, int64_t heartbeat_timeout_ms) {
+Job::Job(const std::string& backend, int64_t heartbeat_timeout_ms)
+    : Job(options_for(backend, heartbeat_timeout_ms)) {}
+
+Job::Job(const weft_comm_options& options) {
   weft_error error = WEFT_ERROR_INIT;
   if (const weft_status status = weft_context_create(nullptr, &context_, &error)) {
     raise(status, "weft_context_create", error);
   }
-  weft_comm_options options = WEFT_COMM_OPTIONS_INIT;
-  if (!backend.empty()) options.backend = backend.c_str();
-  options.heartbeat_timeout_ms = heartbeat_timeout_ms;
   if (const weft_status status = weft_comm_create(context_, &options, &comm_, &error)) {
     weft_context_destroy(&context_);
     raise(status, "weft_comm_create", error);

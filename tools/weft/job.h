@@ -1,4 +1,5 @@
-// A benchmark's rank: owns its context and communicator, and throws Weft's errors as exceptions.
+// A rank of a benchmark or of `weft doctor`: owns its context and communicator, and throws Weft's errors as
+// exceptions.
 #pragma once
 
 #include <weft/weft.h>
@@ -12,6 +13,8 @@ class Job {
  public:
   // Joins the ranks that the environment describes. backend: empty for Weft's choice.
   explicit Job(const std::string& backend, int64_t heartbeat_timeout_ms = 0);
+  // Creates the communicator with these options.
+  explicit Job(const weft_comm_options& options);
   ~Job();
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;

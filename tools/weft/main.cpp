@@ -1,5 +1,5 @@
-// The weft command: starts ranks, serves a store, describes the machine, measures, explains failures, and
-// reports runs.
+// The weft command: starts ranks, serves a store, describes and examines machines, measures, explains
+// failures, and reports runs.
 #include <weft/weft.h>
 
 #include <algorithm>
@@ -53,6 +53,7 @@ int main(int argc, char** argv) {
   add_run(app, tail, &exit_code);
   add_bench(app, words, &exit_code);
   add_info(app, words, &exit_code);
+  add_doctor(app, words, &exit_code);
   add_trace(app, &exit_code);
   add_report(app, &exit_code);
   add_store(app, &exit_code);
