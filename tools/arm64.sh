@@ -5,7 +5,8 @@
 #
 # Needs qemu-user-static, and Linux 6.7 or later (a namespace has binfmt_misc of its own).
 set -eu
-export QEMU_LD_PREFIX="$1"
+QEMU_LD_PREFIX=$(realpath "$1") # programs start in any folder
+export QEMU_LD_PREFIX
 shift
 magic='\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00'
 mask='\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff'
