@@ -37,7 +37,7 @@ std::string creation_text(const Registry& registry, const std::vector<Offer>& of
       others += cat(others.empty() ? " (not " : "; not ", entry.name, ": ",
                     why_not(registry, entry, offers, chosen));
     }
-    if (!others.empty()) others += ")";
+    if (!others.empty()) others += ')';
   } else {
     others = " (named by WEFT_BACKEND or the program)";
   }

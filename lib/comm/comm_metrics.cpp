@@ -39,7 +39,8 @@ void describe_comm(Comm& comm, MetricsText* text) {
   text->add(kBytes, moved.bytes_direct, {{"way", "direct"}});
   text->add(kBytes, moved.bytes_sent, {{"way", "sent"}});
   text->add(kBytes, moved.bytes_received, {{"way", "received"}});
-  text->add(kArena, comm.collectives().arena()->populated_bytes());
+  if (const auto arena = comm.collectives().arena(); arena != nullptr)
+    text->add(kArena, arena->populated_bytes());
 }
 
 }  // namespace weft

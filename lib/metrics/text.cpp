@@ -60,7 +60,7 @@ void MetricsText::add_text(const Metric& metric, const std::string& value,
   };
   for (const MetricLabel& label : labels_) append(label);
   for (const MetricLabel& label : labels) append(label);
-  if (before == ',') line += "}";
+  if (before == ',') line += '}';
   Family& family = families_[metric.name];
   family.metric = &metric;
   family.samples.push_back(cat(line, " ", value, "\n"));
