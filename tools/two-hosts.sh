@@ -39,8 +39,8 @@ memory, no network besides their rate-limited links to one switch, and no cores 
   --help
 
 The hosts are host0, host1 ... and know each other by these names; rank 0 is on host0. Each rank has WEFT_RANK,
-WEFT_SIZE, WEFT_LOCAL_SIZE, WEFT_STORE, WEFT_SECRET and this script's environment. Output, the end after the first
-failure and the exit code are those of \`weft run\`; $cannot: the hosts cannot be made. TCP's congestion control is
+WEFT_SIZE, WEFT_LOCAL_RANK, WEFT_LOCAL_SIZE, WEFT_STORE, WEFT_SECRET and this script's environment. Output, the end
+after the first failure and the exit code are those of \`weft run\`; $cannot: the hosts cannot be made. TCP's congestion control is
 cubic, the kernel's default, whatever this machine prefers.
 Needs: Linux, root, bash, iproute2 (ip, tc), util-linux (unshare, nsenter, setpriv, setsid, taskset, mount), and in the
 kernel namespaces, veth, bridge, sch_tbf (for --rate) and sch_netem (for --delay).
@@ -283,7 +283,7 @@ cores_of() { # HOST HOSTS: a list for taskset(1)
 enter() { # RANKS_PER_HOST "HOSTS' FIRST PROCESSES" COMMAND...
   local keepers host=$((WEFT_RANK / $1))
   read -ra keepers <<<"$2"
-  export WEFT_LOCAL_SIZE=$1
+  export WEFT_LOCAL_SIZE=$1 WEFT_LOCAL_RANK=$((WEFT_RANK % $1))
   exec taskset --cpu-list "$(cores_of $host ${#keepers[@]})" \
     nsenter --target "${keepers[host]}" --net --mount --ipc --uts -- env -C "$PWD" -- "${@:3}"
 }
