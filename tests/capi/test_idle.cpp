@@ -204,12 +204,14 @@ TEST_CASE("an idle communicator wakes no thread, in either mode; in caller mode 
     INFO(backend);
     const Costs caller = costs_of(backend.c_str(), WEFT_PROGRESS_CALLER, WEFT_TIMEOUT_INFINITE, 0);
     for (const Cost* cost : {&caller.formed, &caller.stepped, &caller.begun})
-      expect_idle(*cost, 0, of_each_rank({"weft-control"}));
+      expect_idle(*cost, 0, of_each_rank({"weft-control", "weft-status"}));
 
     const Costs thread = costs_of(backend.c_str(), WEFT_PROGRESS_THREAD, WEFT_TIMEOUT_INFINITE, 0);
-    expect_idle(thread.formed, 0, of_each_rank({"weft-control", "weft-progress"}));
+    expect_idle(thread.formed, 0, of_each_rank({"weft-control", "weft-progress", "weft-status"}));
     for (const Cost* cost : {&thread.stepped, &thread.begun})
-      expect_idle(*cost, 0, of_each_rank({"weft-callback", "weft-control", "weft-progress", "weft-worker"}));
+      expect_idle(
+          *cost, 0,
+          of_each_rank({"weft-callback", "weft-control", "weft-progress", "weft-status", "weft-worker"}));
   }
 }
 

@@ -78,7 +78,7 @@ class Folder:
         """Chooses an interpreter that can import the modules of the program. Skips the page if there is none."""
         modules = set(re.findall(r"^ *(?:import|from) (accelerate|jax|lightgbm|torch)\b", text, re.M))
         for python in (sys.executable, BUILD / "torch/bin/python"):
-            if Path(python).exists() and all(cases.run([python, "-c", f"import {name}"]).returncode == 0 for name in modules):
+            if Path(python).exists() and all(cases.run([python, "-I", "-c", f"import {name}"]).returncode == 0 for name in modules):
                 if "jax" in modules and not ((BUILD / "libweft-jax.so").exists() or os.environ.get("WEFT_JAX_LIBRARY")):
                     skip("needs libweft-jax.so, which is not built")
                 self.python = python

@@ -202,7 +202,7 @@ def test_killed():
     _, output = mpi.run("openmpi", 3, command, flags=["--enable-recovery"])
     expect_equal((output.count("before: ok"), output.count("in time"), output.count("the end of rank")), (3, 2, 2), output)
     expect_equal(output.count("killed: another rank failed: "), 2, output)
-    expect_equal(output.count("rank 2 "), 2, output)
+    expect_equal(output.count("rank 2 is process"), 2, output)
 
 
 def test_stuck():

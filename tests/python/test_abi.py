@@ -137,13 +137,15 @@ def test_calls():
 
 def test_records():
     """every record of the package has all fields of its C struct"""
-    from weftsync import comm, records
+    from weftsync import comm, launch, records
     for name in ("Stats", "BucketInfo", "ParamInfo", "JoinResult", "Verdict"):
         fields = {field.name for field in dataclasses.fields(getattr(records, name))} - {"params"}
         struct = getattr(_abi, {"Stats": "ReducerStats"}.get(name, name))
         apart = {"struct_size", "reserved", "reserved2", "param_count"}
         expect_equal(fields, {field[0] for field in struct._fields_} - apart, name)
-    expect_equal(set(comm.CommInfo._fields), {field[0] for field in _abi.CommInfo._fields_} - {"struct_size", "reserved"})
+    for name, record in (("CommInfo", comm.CommInfo), ("LaunchInfo", launch.LaunchInfo)):
+        apart = {"struct_size", "reserved", "reserved2"}
+        expect_equal(set(record._fields), {field[0] for field in getattr(_abi, name)._fields_} - apart, name)
 
 
 def test_old_python():

@@ -189,7 +189,8 @@ def test_usage():
 def test_open_files():
     """too few descriptors for the ranks are found, and such a job fails"""
     def job(files):
-        return cases.run([WEFT, "run", "-n", 4, "--", "prlimit", f"--nofile={files}", HELLO])
+        # With the socket of weft status the ranks get further, and notice it only after the minute of init_timeout_ms.
+        return cases.run([WEFT, "run", "-n", 4, "--", "prlimit", f"--nofile={files}", HELLO], environment={"WEFT_STATUS": "off"})
     one = planted("open-files", "error", "15 files", "--ranks", "4", before=["prlimit", "--nofile=15"])[0]
     result = job(15)
     expect(result.returncode != 0 and "Too many open files" in result.stdout + result.stderr, "the job fails", result)
