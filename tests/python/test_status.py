@@ -139,6 +139,8 @@ time.sleep(600)
             ssh.chmod(0o755)
             found = report("far", "--hosts", "a,dead", "--ssh", str(ssh))
             expect_equal([row["answered"] for row in found[0]["ranks"]], [True, True], found)
+            told = status("--hosts", "a,dead", "--ssh", str(ssh))
+            expect("host dead gave no whole answer" in told.stderr, "the host that cannot be reached", told)
             refused = status("--hosts", "a;b")
             expect(refused.returncode == 1 and "list of hosts" in refused.stderr, "no host", refused)
         finally:

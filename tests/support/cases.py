@@ -47,6 +47,14 @@ def wait_until(condition, what, seconds=10):
         time.sleep(0.01)
 
 
+def alive(pid):
+    """Return True if a process exists and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
 def free_ports(count=1):
     """Return consecutive ports of 127.0.0.1 on which no process listens. They lie outside the kernel's
     ephemeral range: another program's connection could otherwise take one before the test does."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 import cases  # noqa: E402
-from cases import expect, expect_equal  # noqa: E402
+from cases import alive, expect, expect_equal  # noqa: E402
 
 WEFT = sys.argv[1]
 
@@ -21,14 +21,6 @@ def weft_run(*arguments, **more):
 
 def shell(ranks, script, *options, **more):
     return weft_run("-n", ranks, *options, "--", "sh", "-c", script, **more)
-
-
-def alive(pid):
-    """Return True if a process exists and is no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_environment():

@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 import cases  # noqa: E402
-from cases import expect, expect_equal, wait_until  # noqa: E402
+from cases import alive, expect, expect_equal, wait_until  # noqa: E402
 
 WEFT = sys.argv[1]
 # As ssh does, it carries standard input over, and what runs on the host survives its end. It writes what it was called
@@ -61,13 +61,6 @@ class Hosts:
     def pids(self, host):
         """The processes: this host's ssh, and weft run there."""
         return [int(pid) for pid in (self.folder / f"{host}.pids").read_text().split()]
-
-
-def alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_environment():

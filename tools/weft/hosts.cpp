@@ -193,12 +193,16 @@ std::string run_on_each(const std::string& ssh, const std::vector<HostRanks>& ho
                            : "exec " + ssh + " " + shell_quoted(host.host) + " " + shell_quoted(there);
     pipes.push_back(::popen((command + " </dev/null").c_str(), "re"));
   }
+  constexpr size_t kMostBytes = size_t{64} << 20;  // of one host
   std::string output;
-  for (FILE* const pipe : pipes) {
-    if (pipe == nullptr) continue;
+  for (size_t i = 0; i < pipes.size(); ++i) {
+    std::string text;
     char bytes[4096];
-    for (size_t got = 0; (got = std::fread(bytes, 1, sizeof bytes, pipe)) > 0;) output.append(bytes, got);
-    ::pclose(pipe);
+    for (size_t got = 1; pipes[i] != nullptr && got > 0 && text.size() <= kMostBytes; text.append(bytes, got))
+      got = std::fread(bytes, 1, sizeof bytes, pipes[i]);
+    const bool answered = pipes[i] != nullptr && ::pclose(pipes[i]) == 0;
+    if (!answered) std::fprintf(stderr, "weft: host %s gave no whole answer\n", hosts[i].host.c_str());
+    output += text;
   }
   return output;
 }

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "commands.h"
+#include "environment/secret.h"
 #include "hosts.h"
 #include "launch.h"
 
@@ -95,7 +96,9 @@ int run_on_hosts(RunOptions& options) {
 // Reads the secret, which is the first line of standard input; what follows is for SuperviseOptions::control.
 std::string read_secret() {
   std::string line;
-  for (char c = 0; ::read(STDIN_FILENO, &c, 1) == 1 && c != '\n';) line += c;
+  for (char c = 0; line.size() <= weft::kMaxSecretBytes && ::read(STDIN_FILENO, &c, 1) == 1 && c != '\n';)
+    line += c;
+  if (line.size() > weft::kMaxSecretBytes) throw std::runtime_error("the job's secret is too long");
   if (line.empty()) throw std::runtime_error("standard input ended before the job's secret");
   return line;
 }

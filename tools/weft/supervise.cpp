@@ -27,7 +27,8 @@ constexpr double kKillAfterS = 5;  // between SIGTERM and SIGKILL
 constexpr double kDrainS = 1;  // for output that a process outside the launcher's control still holds open
 constexpr int kTimeoutCode = 124;  // like timeout(1)
 constexpr int kCannotRunCode = 127;
-constexpr int kLostCode = 255;  // like ssh(1)
+constexpr size_t kLongestControl = 64;  // bytes of a line with the number of a signal
+constexpr int kLostCode = 255;          // like ssh(1)
 
 [[noreturn]] void throw_system(const char* what) {
   throw std::system_error(errno, std::generic_category(), what);
@@ -278,6 +279,7 @@ void Supervisor::take_control() {
       return;
     }
     commands_.append(bytes, static_cast<size_t>(got));
+    if (commands_.size() > kLongestControl && commands_.find('\n') == commands_.npos) commands_.clear();
     for (size_t end = commands_.find('\n'); end != commands_.npos; end = commands_.find('\n')) {
       const int number = std::atoi(commands_.substr(0, end).c_str());
       commands_.erase(0, end + 1);
