@@ -318,7 +318,9 @@ class Page {
     }
     std::vector<Row> rows;
     for (const auto& [key, sum] : sums) {
-      const auto mean = [&](double total) { return duration_text(std::llround(total / sum.steps)); };
+      const auto mean = [steps = sum.steps](double total) {
+        return duration_text(std::llround(total / steps));
+      };
       rows.push_back({bucket_label(key.first, key.second), mean(sum.ready), mean(sum.begin), mean(sum.end),
                       mean(sum.done)});
     }
