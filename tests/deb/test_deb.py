@@ -137,7 +137,7 @@ def test_files():
         LIBRARY: {f"{folder}/{SONAME}", f"{folder}/libweft.so.{VERSION}", *modules},
         "libweft-dev": {f"{folder}/libweft.so", f"{folder}/pkgconfig/weft.pc", f"{folder}/cmake/weft/weft-config.cmake",
                         f"{folder}/cmake/weft/weft-config-version.cmake", *headers},
-        "weft-tools": {"/usr/bin/weft", "/usr/bin/weft-bench"},
+        "weft-tools": {"/usr/bin/weft", "/usr/bin/weft-bench", "/usr/share/weft/grafana-dashboard.json"},
         "python3-weftsync": {*sources, *(f"{python}weftsync-{VERSION}.dist-info/{name}"
                                          for name in ("METADATA", "INSTALLER", "entry_points.txt"))}}
     for package in PACKAGES:
