@@ -433,7 +433,7 @@ Status create_comm(const std::shared_ptr<Context>& context, const Registry& regi
     options.resolver = registry.resolver();
     std::unique_ptr<StoreExchange> store;
     WEFT_TRY(StoreExchange::make(options, context->clock(), context->log(), deadline, &store));
-    bootstrap.options.authenticated = !bootstrap.secret.empty();
+    bootstrap.options.authenticated = store->authenticated();
     bootstrap.options.spans_hosts = store->spans_hosts();
     bootstrap.options.host = store->reachable_host();
     exchange = std::move(store);

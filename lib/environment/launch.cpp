@@ -350,7 +350,8 @@ Status default_store(const Variables& variables, const ProcessFacts& facts, cons
   if (launch.launcher == Launcher::kWeft && launch.size > 1) {
     return Status::error(Code::kArg,
                          "WEFT_RANK and WEFT_SIZE are set, but WEFT_STORE is not: set it on all ranks to "
-                         "tcp://HOST_OF_RANK_0:PORT or, on one host, unix:@NAME");
+                         "tcp://HOST_OF_RANK_0:PORT, to file:///FOLDER_THAT_ALL_HOSTS_SEE or, on one "
+                         "host, unix:@NAME");
   }
   if (launch.one_host() && !job.empty()) {
     char hash[17];

@@ -38,9 +38,11 @@ constexpr VariableInfo kTable[] = {
      .meaning = "The number of ranks on this host."},
     {.variable = Variable::kStore,
      .name = "WEFT_STORE",
-     .values = "tcp://HOST_OF_RANK_0:PORT, or unix:@NAME on one host",
+     .values = "tcp://HOST_OF_RANK_0:PORT, file:///FOLDER, or unix:@NAME on one host",
      .unset = "derived from the launcher's job",
-     .meaning = "The address at which the ranks meet. Rank 0 listens there.",
+     .meaning =
+         "The address at which the ranks meet: rank 0 listens there, or writes its address into a file of "
+         "the folder, which all hosts see.",
      .equal = true},
     {.variable = Variable::kStoreExternal,
      .name = "WEFT_STORE_EXTERNAL",

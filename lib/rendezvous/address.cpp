@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <string_view>
 
 #include "base/text.h"
@@ -15,7 +16,7 @@ constexpr size_t kMaxHost = 255;
 
 Status bad(const std::string& text, const std::string& why) {
   return Status::error(Code::kArg, cat("the store address \"", text.substr(0, 128), "\" ", why,
-                                       "; expected is tcp://host:port or unix:@name"));
+                                       "; expected is tcp://host:port, unix:@name or file:///folder"));
 }
 
 bool parse_port(std::string_view text, uint16_t* port) {
@@ -37,9 +38,21 @@ bool printable(std::string_view text) {
   return true;
 }
 
+Status parse_folder(const std::string& text, std::string_view path, Address* address) {
+  const auto control = [](char c) { return (c >= 0 && c < ' ') || c == 127; };
+  if (path.empty() || path[0] != '/') return bad(text, "has no absolute path after file://");
+  if (path.size() > kMaxFolder)
+    return bad(text, cat("has a path of ", path.size(), " bytes; at most ", kMaxFolder, " are allowed"));
+  if (std::any_of(path.begin(), path.end(), control)) return bad(text, "has control characters");
+  address->kind = Address::Kind::kFolder;
+  address->folder = path;
+  return {};
+}
+
 }  // namespace
 
 std::string Address::text() const {
+  if (kind == Kind::kFolder) return cat("file://", folder);
   if (kind == Kind::kUnix) return cat("unix:@", name);
   const bool ipv6 = host.find(':') != std::string::npos;
   return cat("tcp://", ipv6 ? "[" : "", host, ipv6 ? "]" : "", ":", port);
@@ -53,6 +66,9 @@ bool Address::local() const {
 
 Status parse_address(const std::string& text, Address* address) {
   *address = Address();
+  constexpr std::string_view kFile = "file://";
+  if (text.starts_with(kFile))
+    return parse_folder(text, std::string_view(text).substr(kFile.size()), address);
   if (!printable(text)) return bad(text, "has blanks or characters that are not ASCII");
   if (text.rfind("unix:", 0) == 0) {
     if (text.rfind("unix:@", 0) != 0) return bad(text, "names a socket file, which is not supported");
@@ -64,7 +80,7 @@ Status parse_address(const std::string& text, Address* address) {
                            " are allowed"));
     return {};
   }
-  if (text.rfind("tcp://", 0) != 0) return bad(text, "begins neither with tcp:// nor with unix:@");
+  if (text.rfind("tcp://", 0) != 0) return bad(text, "begins neither with tcp:// nor with unix:@ or file://");
   address->kind = Address::Kind::kTcp;
   const std::string rest = text.substr(6);
   const size_t colon = rest.rfind(':');
@@ -83,7 +99,7 @@ Status parse_address(const std::string& text, Address* address) {
 }
 
 Status check_reach(const Address& address, bool secret) {
-  if (secret || address.local()) return {};
+  if (secret || address.local() || address.kind == Address::Kind::kFolder) return {};
   return Status::error(
       Code::kAuth,
       cat("the store address ", address.text(),

@@ -26,6 +26,12 @@ constexpr int64_t kRetryMs = 20;
 constexpr int64_t kInUseMs = 5'000;
 // Interval between searches for a store at another name: the kernel's list of sockets may be long.
 constexpr int64_t kLookMs = 500;
+// Interval between looks at the invitation's file, which may be on a file server.
+constexpr int64_t kReadMs = 100;
+constexpr int64_t kTryHostMs = 3'000;  // for one of the addresses in the invitation
+constexpr const char* kNotAdmitted =
+    "the store does not admit this rank: it belongs to another job (WEFT_JOB), or to an earlier start of "
+    "this job";
 constexpr size_t kSuffixBytes = 8;  // random, in the name that replaces a taken one
 
 Status check_options(const StoreOptions& options) {
@@ -67,17 +73,30 @@ Status StoreExchange::make(const StoreOptions& options, Clock& clock, Log& log, 
   std::unique_ptr<StoreExchange> made(new StoreExchange(options, clock, log, deadline));
   if (options.size > 1) {
     WEFT_TRY(parse_address(options.store, &made->address_));
-    WEFT_TRY(check_reach(made->address_, options.key.secret));
-    if (made->address_.kind == Address::Kind::kUnix && !options.key.secret) WEFT_TRY(check_user_is_known());
-    if (made->address_.kind == Address::Kind::kTcp && made->address_.port == 0) {
-      return Status::error(Code::kArg, cat("the store address ", options.store,
-                                           " has port 0: give the port at which the store listens"));
-    }
+    WEFT_TRY(made->check_address());
     made->target_ = made->address_;
+    if (made->address_.kind == Address::Kind::kFolder)
+      made->file_ = std::make_unique<InvitationFile>(made->address_.folder, options.job, options.sequence);
     if (options.rank == 0 && !options.external) WEFT_TRY(made->host(deadline));
     WEFT_TRY(made->join(deadline));
   }
   *exchange = std::move(made);
+  return {};
+}
+
+Status StoreExchange::check_address() const {
+  WEFT_TRY(check_reach(address_, options_.key.secret));
+  // The user of the other side, or of the file, is what tells members from others.
+  if (address_.kind != Address::Kind::kTcp && !options_.key.secret) WEFT_TRY(check_user_is_known());
+  if (address_.kind == Address::Kind::kTcp && address_.port == 0) {
+    return Status::error(Code::kArg, cat("the store address ", options_.store,
+                                         " has port 0: give the port at which the store listens"));
+  }
+  if (address_.kind == Address::Kind::kFolder && options_.external) {
+    return Status::error(Code::kArg, cat("the store address ", options_.store,
+                                         " is a folder, in which rank 0 writes its own store's address: "
+                                         "give the external store's address, or unset WEFT_STORE_EXTERNAL"));
+  }
   return {};
 }
 
@@ -100,7 +119,8 @@ StoreExchange::~StoreExchange() {
 
 Status StoreExchange::host(Deadline deadline) {
   const Deadline give_up = deadline.earlier(Deadline::after(clock_, kInUseMs, 0));
-  StoreServerOptions options{address_, options_.key, options_.on_thread_start, true};
+  if (file_) return invite();
+  StoreServerOptions options{address_, key_, options_.on_thread_start, true, options_.job};
   bool taken = false;
   for (;;) {
     bool in_use = false;
@@ -129,6 +149,25 @@ Status StoreExchange::host(Deadline deadline) {
   return {};
 }
 
+// Starts the store at a free port, and writes the invitation to it.
+Status StoreExchange::invite() {
+  Invitation invitation;
+  invitation.key = random_key();
+  invitation.hosts = interface_hosts();
+  if (invitation.hosts.empty()) invitation.hosts.emplace_back("127.0.0.1");
+  key_ = invitation.store_key(options_.key);
+  target_.kind = Address::Kind::kTcp;
+  target_.host = "0.0.0.0";
+  bool in_use = false;
+  WEFT_TRY(StoreServer::start({target_, key_, options_.on_thread_start, true, options_.job}, clock_, log_,
+                              &server_, &in_use)
+               .with_prefix("rank 0 failed to start the store: "));
+  target_.port = server_->address().port;
+  target_.host = "127.0.0.1";
+  invitation.port = target_.port;
+  return file_->publish(invitation);
+}
+
 // Returns true if the store's name is in use by a process that is not a store of this user. Any user can bind
 // a name of the abstract namespace first.
 bool StoreExchange::name_is_taken() const {
@@ -149,7 +188,7 @@ Status StoreExchange::join(Deadline deadline) {
       return try_join(there, deadline, &joined, &taken, &why_not)
           .with_prefix(cat("store ", address_.text(), ": "));
     };
-    WEFT_TRY(attempt(target_));
+    WEFT_TRY(file_ && !server_ ? join_invited(deadline, &joined, &why_not) : attempt(target_));
     if (!joined && (taken || look.expired(clock_))) {
       look = Deadline::after(clock_, kLookMs, 0);
       for (const std::string& name : other_places()) {
@@ -169,6 +208,34 @@ Status StoreExchange::join(Deadline deadline) {
                                     " at ", address_.text(), " before the deadline: ", why_not),
                                 Evidence::kDeadline);
   return options_.external ? status : status.with_ranks({0});
+}
+
+// Reads rank 0's invitation and tries its addresses. The file may be that of a job that has crashed, at whose
+// port another process listens now. So an address that refuses this rank is a reason to read the file again.
+Status StoreExchange::join_invited(Deadline deadline, bool* joined, std::string* why_not) {
+  Invitation invitation;
+  WEFT_TRY(file_->read(&invitation, why_not));
+  key_ = invitation.store_key(options_.key);
+  for (const std::string& host : invitation.hosts) {
+    connection_.close();
+    Address there;
+    there.kind = Address::Kind::kTcp;
+    there.host = host;
+    there.port = invitation.port;
+    bool taken = false;
+    std::string reason = "it does not answer";
+    const Status status =
+        try_join(there, deadline.earlier(Deadline::after(clock_, kTryHostMs, 0)), joined, &taken, &reason);
+    if (*joined) return {};
+    if (!status.ok() && status.code() != Code::kAuth) return status;
+    *why_not = cat("the file in the folder names ", there.text(), ": ", status.ok() ? reason : status.text());
+    if (!status.ok()) refusal_ = *why_not;
+    if (!deadline.expired(clock_)) continue;
+    // The last attempt may have had no time.
+    if (status.ok() && !refusal_.empty()) *why_not = refusal_;
+    return {};
+  }
+  return {};
 }
 
 // Returns true if rank 0 may host the store at another name than the configured one; the other ranks then
@@ -220,7 +287,7 @@ Status StoreExchange::try_join(Address there, Deadline deadline, bool* joined, b
   }
   closing_ = false;
   joined_ = false;
-  connection_ = Connection(std::move(fd), Role::kClient, options_.key);
+  connection_ = Connection(std::move(fd), Role::kClient, key_);
   connection_.set_limit(kLargeFrame);
   connection_.send(store::encode(store::Join{options_.job, options_.sequence, options_.rank, options_.size}));
   return wait_until_joined(deadline, joined, why_not);
@@ -232,13 +299,15 @@ Status StoreExchange::wait_until_joined(Deadline deadline, bool* joined, std::st
     bool ready = false;
     WEFT_TRY(await_event(connection_.fd(), connection_.events(), clock_, deadline, &ready));
     if (!ready) {
-      *why_not = "the store does not answer";
+      *why_not = connection_.established() ? kNotAdmitted : "the store does not answer";
       return {};
     }
     bool closed = false;
     WEFT_TRY(take_frames(&closed));
     if (closed || closing_) {
-      *why_not = closing_ ? "the store was about to stop" : "the store closed the connection";
+      *why_not = closing_                    ? "the store was about to stop"
+                 : connection_.established() ? kNotAdmitted
+                                             : "the store closed the connection";
       if (!joined_ || closing_) return {};
     }
   }
@@ -409,7 +478,8 @@ std::string StoreExchange::reachable_host() const {
 // Sleeps before another attempt.
 Status StoreExchange::pause(Deadline deadline) {
   const std::atomic<uint32_t> nobody{0};
-  clock_.sleep(nobody, 0, deadline.earlier(Deadline::after(clock_, kRetryMs, 0)).ns());
+  const int64_t ms = file_ && !server_ ? kReadMs : kRetryMs;
+  clock_.sleep(nobody, 0, deadline.earlier(Deadline::after(clock_, ms, 0)).ns());
   return Interrupt::check();
 }
 

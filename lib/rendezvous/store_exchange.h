@@ -11,6 +11,7 @@
 #include "base/thread.h"
 #include "rendezvous/address.h"
 #include "rendezvous/connection.h"
+#include "rendezvous/invitation/invitation_file.h"
 #include "rendezvous/resolve.h"
 #include "rendezvous/store_protocol.h"
 #include "rendezvous/store_server.h"
@@ -50,6 +51,8 @@ class StoreExchange final : public Exchange {
   void fail(const Status& why) override;
   int watch_fd() const override { return connection_.fd(); }
 
+  // Returns true if only processes with a secret can join: the job's, or that of rank 0's invitation.
+  bool authenticated() const { return key_.secret; }
   // Returns true if ranks may be on other hosts.
   bool spans_hosts() const { return !address_.local(); }
   // Returns this host's address for other hosts, as far as the store's connection shows it.
@@ -60,13 +63,16 @@ class StoreExchange final : public Exchange {
 
  private:
   StoreExchange(const StoreOptions& options, Clock& clock, Log& log, Deadline deadline)
-      : options_(options), clock_(clock), log_(log), deadline_(deadline) {}
+      : options_(options), clock_(clock), log_(log), deadline_(deadline), key_(options.key) {}
 
   Status news() override;
+  Status check_address() const;
   Status host(Deadline deadline);
+  Status invite();
   bool name_is_taken() const;
   bool has_other_names() const;
   Status join(Deadline deadline);
+  Status join_invited(Deadline deadline, bool* joined, std::string* why_not);
   std::vector<std::string> other_places() const;
   Status try_join(Address there, Deadline deadline, bool* joined, bool* taken, std::string* why_not);
   Status wait_until_joined(Deadline deadline, bool* joined, std::string* why_not);
@@ -88,7 +94,10 @@ class StoreExchange final : public Exchange {
   // The address to which this rank connects first. A host connects to itself: over loopback, or at the free
   // name that it has found.
   Address target_;
-  std::unique_ptr<StoreServer> server_;  // on rank 0 only
+  AuthKey key_;                           // of the store
+  std::unique_ptr<InvitationFile> file_;  // if the ranks meet in a folder
+  std::string refusal_;                   // why an address in that file has refused this rank
+  std::unique_ptr<StoreServer> server_;   // on rank 0 only
   Connection connection_;
   bool joined_ = false;
   bool closing_ = false;  // the store asked this rank to try again

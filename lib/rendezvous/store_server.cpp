@@ -29,6 +29,7 @@ class StoreServer::Loop {
   Loop(const StoreServerOptions& options, Clock& clock, Log& log)
       : key_(options.key),
         one_rendezvous_(options.one_rendezvous),
+        job_(options.job),
         clock_(clock),
         log_(log),
         refusals_("store", clock, log),
@@ -68,6 +69,7 @@ class StoreServer::Loop {
 
   const AuthKey key_;
   const bool one_rendezvous_;
+  const std::optional<std::string> job_;
   Clock& clock_;
   Log& log_;
   Refusals refusals_;
@@ -258,6 +260,10 @@ void StoreServer::Loop::join(Session& session, ByteView frame) {
                                                          ": allowed are 1 to ", kMaxRanks,
                                                          " ranks (WEFT_SIZE, or weft_comm_options.size)")));
   }
+  if (job_ && join.job != *job_) {  // its deadline ends the connection
+    return refusals_.report(LogLevel::kInfo, cat("rank ", join.rank, " is of job \"", join.job,
+                                                 "\", but this is the store of job \"", *job_, "\""));
+  }
   const GroupKey key(join.job, join.sequence);
   const auto found = groups_.find(key);
   const bool known = found != groups_.end() && (found->second->complete() || found->second->failed());
@@ -318,6 +324,10 @@ Status StoreServer::start(const StoreServerOptions& options, Clock& clock, Log& 
   *in_use = false;
   WEFT_TRY(init_crypto());
   WEFT_TRY(check_reach(options.listen, options.key.secret));
+  if (options.listen.kind == Address::Kind::kFolder) {
+    return Status::error(Code::kArg, cat("a store cannot listen at ", options.listen.text(),
+                                         ": give tcp://host:port or unix:@name"));
+  }
   if (options.listen.kind == Address::Kind::kUnix && !options.key.secret) WEFT_TRY(check_user_is_known());
   auto loop = std::make_unique<Loop>(options, clock, log);
   WEFT_TRY(loop->listen(options.listen, in_use));

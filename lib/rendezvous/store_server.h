@@ -9,6 +9,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -25,6 +27,9 @@ struct StoreServerOptions {
   // Serves only one group, its host's, to the end: ranks that arrive after it has failed receive its failure.
   // Otherwise a failed group is removed, and its ranks may start again.
   bool one_rendezvous = false;
+  // Serves only the ranks of this job; all if not set. Those of another job wait until this store ends, then
+  // try again: a launcher may have started them anew before it has ended this store's process.
+  std::optional<std::string> job = {};
 };
 
 class StoreServer {

@@ -76,8 +76,9 @@ class Comm(Collectives, Handle):
 
     context            the Context; None: a new one with defaults
     rank, size         this rank, 0 <= rank < size, and the number of ranks
-    store              address at which the ranks exchange their addresses: "tcp://host:port", or "unix:@name" on one
-                       host. Rank 0 serves it unless external_store is set
+    store              address at which the ranks exchange their addresses: "tcp://host:port", "file:///folder" (a
+                       folder that all hosts see) or "unix:@name" on one host. Rank 0 serves it unless
+                       external_store is set
     all_gather         function that exchanges bytes over the program's own channel; called several times on the
                        creating thread, in the same order on all ranks. The channel is trusted: it carries the
                        communicator's key

@@ -131,8 +131,9 @@ void add_options(CLI::App* run, RunOptions* options) {
       ->excludes(hosts)
       ->excludes(file);
   run->add_option("--store", job.store,
-                  "address of the store through which the ranks find each other: unix:@NAME or "
-                  "tcp://HOST:PORT (default: a unix socket with a random name, or a port of the first host)");
+                  "address of the store through which the ranks find each other: unix:@NAME, "
+                  "tcp://HOST:PORT or file:///FOLDER (default: a unix socket with a random name, or a port "
+                  "of the first host)");
   run->add_option(
          "--prefix", job.prefix,
          "ranks whose output lines start with [rank]: all (default), others (all but rank 0) or none")

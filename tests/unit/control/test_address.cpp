@@ -8,16 +8,16 @@ namespace unit_address {
 using namespace weft;
 
 TEST_CASE("addresses are parsed strictly and printed as they were") {
-  for (const char* good :
-       {"tcp://127.0.0.1:0", "tcp://[::1]:65535", "tcp://node-1.cluster:29501", "unix:@weft"}) {
+  for (const char* good : {"tcp://127.0.0.1:0", "tcp://[::1]:65535", "tcp://node-1.cluster:29501",
+                           "unix:@weft", "file:///shared/my folder"}) {
     Address address;
     INFO(good);
     REQUIRE(parse_address(good, &address).ok());
     CHECK(address.text() == good);
   }
-  for (const char* bad :
-       {"", "tcp://", "tcp://host", "tcp://host:", "tcp://host:65536", "tcp://host:-1", "tcp://host:1x",
-        "tcp://:1", "tcp://::1:5", "tcp://a b:1", "unix:/tmp/x", "unix:@", "http://x:1", "tcp://u@h:1"}) {
+  for (const char* bad : {"", "tcp://", "tcp://host", "tcp://host:", "tcp://host:65536", "tcp://host:-1",
+                          "tcp://host:1x", "tcp://:1", "tcp://::1:5", "tcp://a b:1", "unix:/tmp/x", "unix:@",
+                          "http://x:1", "tcp://u@h:1", "file:", "file://", "file://host/x", "file:///a\nb"}) {
     Address address;
     INFO(bad);
     CHECK(parse_address(bad, &address).code() == Code::kArg);

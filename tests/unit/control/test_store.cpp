@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "base/text.h"
+#include "free_port.h"
 #include "rendezvous/callback_exchange.h"
 #include "rendezvous/socket.h"
 #include "rendezvous/store_exchange.h"
@@ -566,6 +567,44 @@ TEST_CASE("a process killed during bootstrap fails the others at once, by name")
   ::close(ready[1]);
   CHECK(status.code() == Code::kPeerFailed);
   CHECK(status.info().ranks == std::vector<int>{1});
+}
+
+TEST_CASE("ranks that a launcher has started anew never meet the store of the start before") {
+  const std::string address = cat("tcp://127.0.0.1:", test::free_port());
+  const auto member = [&](int rank, const std::string& job) {
+    StoreOptions options;
+    options.rank = rank;
+    options.size = 2;
+    options.store = address;
+    options.key = kSecret;
+    options.job = job;
+    return options;
+  };
+  int ready[2];
+  REQUIRE(::pipe(ready) == 0);
+  test::ChildProcess old([&] {
+    Meeting exchange;
+    const StoreOptions options = member(0, "run/0");
+    if (!StoreExchange::make(options, system_clock, silent, in_ms(kPlenty), &exchange).ok()) return 1;
+    (void)!::write(ready[1], "x", 1);
+    for (;;) ::pause();
+  });
+  char byte = 0;
+  REQUIRE(::read(ready[0], &byte, 1) == 1);
+  const Status refused = join_error(member(1, "run/1"), 300);
+  CHECK(refused.code() == Code::kTimeout);
+  CHECK(contains(refused.text(), "an earlier start"));
+
+  Status late;
+  std::thread rank([&] { late = meet(member(1, "run/1")); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  REQUIRE(::kill(old.pid(), SIGKILL) == 0);
+  CHECK(meet(member(0, "run/1")).ok());
+  rank.join();
+  INFO(late.text());
+  CHECK(late.ok());
+  ::close(ready[0]);
+  ::close(ready[1]);
 }
 
 TEST_CASE("a rank that gives up sends the others the reason") {
