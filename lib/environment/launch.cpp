@@ -277,9 +277,16 @@ Status torchrun_store(const Variables& variables, std::string* store) {
   return {};
 }
 
-// The first host of the step has rank 0. The port is the job's and the step's, below the ports that the
-// kernel gives to connections.
+// Without a secret the ranks meet through the job's folder, which Slurm's nodes share as a rule. With one, at
+// the first host of the step, which has rank 0. The port is the job's and the step's, below the ports that
+// the kernel gives to connections.
 Status slurm_store(const Variables& variables, std::string* store) {
+  const bool secret = variables.has(Variable::kSecret) || variables.has(Variable::kSecretFile);
+  for (const char* const folder : {"SLURM_SUBMIT_DIR", "HOME"}) {
+    if (secret || !variables.has(folder)) continue;
+    *store = cat("file://", variables.text(folder));
+    return {};
+  }
   const std::string host = first_slurm_host(variables.text_or_empty("SLURM_STEP_NODELIST"));
   if (host.empty()) {
     return variables.bad("SLURM_STEP_NODELIST",

@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import cases  # noqa: E402
 import slurm  # noqa: E402
-from cases import expect_equal, skip  # noqa: E402
+from cases import expect, expect_equal, skip  # noqa: E402
 
 WEFT, HELLO = sys.argv[1:3]
 
@@ -36,6 +36,15 @@ def test_two_nodes():
         secret.chmod(0o600)
         environment = {**environment, "WEFT_SECRET_FILE": str(secret), "WEFT_STORE": f"tcp://127.0.0.1:{port}"}
         expect_met(cases.run(["srun", "-N2", "-n4", "--ntasks-per-node=2", HELLO], environment=environment), 4)
+
+
+def test_two_nodes_without_a_variable():
+    """srun's tasks of two nodes need no variable: a file in the job's folder has address and key, and is removed"""
+    with slurm.cluster() as environment, tempfile.TemporaryDirectory() as folder:
+        expect_met(cases.run(["srun", "-N2", "-n4", "--ntasks-per-node=2", HELLO], environment=environment, cwd=folder), 4)
+        expect_equal(os.listdir(folder), [])
+        none = cases.run(["srun", "-N2", "-n2", "env", "SLURM_SUBMIT_DIR=/none", HELLO], environment=environment, cwd=folder)
+        expect(none.returncode != 0 and "/none, which does not exist on this host" in none.stderr, "no folder", none)
 
 
 def test_two_nodes_find_each_other():

@@ -174,8 +174,17 @@ TEST_CASE("srun's tasks are ranks, a batch script is not") {
   CHECK(environment.launch.local_size == 4);
   CHECK(environment.settings.job == "12/0");
 
-  // The port is the step's, so that steps of one job do not meet.
+  // Without a secret, a file in the job's folder has a key.
   variables["SLURM_STEP_NUM_NODES"] = "2";
+  variables["HOME"] = "/home/user";
+  REQUIRE(read(variables, &environment).ok());
+  CHECK(environment.store == "file:///home/user");
+  variables["SLURM_SUBMIT_DIR"] = "/home/user/job";
+  REQUIRE(read(variables, &environment).ok());
+  CHECK(environment.store == "file:///home/user/job");
+
+  // With a secret: the port is the step's, so that steps of one job do not meet.
+  variables["WEFT_SECRET_FILE"] = "/home/user/secret";
   CHECK(contains(error_of(variables), "SLURM_STEP_NODELIST"));
   variables["SLURM_STEP_NODELIST"] = "node[07-09],login1";
   REQUIRE(read(variables, &environment).ok());
