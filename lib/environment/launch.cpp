@@ -112,6 +112,14 @@ constexpr LauncherVariables kLaunchers[] = {
      .hosts = "SLURM_STEP_NUM_NODES",
      .job = {"SLURM_JOB_ID", "SLURM_STEP_ID"},
      .zero_needs_size = true},
+    // Kubeflow sets torchrun's options. torchrun sets its own variables, so these count only if the container
+    // starts the program itself: then each node is a rank.
+    {.launcher = Launcher::kKubeflow,
+     .rank = "PET_NODE_RANK",
+     .size = "PET_NNODES",
+     .host = "PET_NODE_RANK",
+     .hosts = "PET_NNODES",
+     .job = {"PET_RDZV_ID", "PET_MASTER_ADDR", "PET_MASTER_PORT"}},
 };
 
 uint64_t fnv1a(std::string_view text) {
@@ -208,8 +216,22 @@ Status read_place(const Variables& variables, const LauncherVariables& launcher,
   return {};
 }
 
+// One process on each node is what the program can be without torchrun.
+Status check_kubeflow(const Variables& variables, Launch* launch) {
+  const std::string processes = variables.text_or_empty("PET_NPROC_PER_NODE");
+  launch->local_size = 1;
+  if (processes.empty() || processes == "1") return {};
+  return Status::error(Code::kArg,
+                       cat(variables.shown("PET_NPROC_PER_NODE"),
+                           " asks for several processes on each node, but Kubeflow has started this one "
+                           "directly: start the program with torchrun, or with weft run -n RANKS "
+                           "--first-rank FIRST --size ALL, or set one process on each node "
+                           "(numProcPerNode: 1)"));
+}
+
 Status read_launcher(const Variables& variables, const LauncherVariables& launcher, Launch* launch) {
   launch->launcher = launcher.launcher;
+  if (launcher.launcher == Launcher::kKubeflow) WEFT_TRY(check_kubeflow(variables, launch));
   WEFT_TRY(variables.number(launcher.rank, 0, kMaxRanks - 1, &launch->rank));
   WEFT_TRY(variables.number(launcher.size, 1, kMaxRanks, &launch->size));
   WEFT_TRY(read_place(variables, launcher, launch));
@@ -262,18 +284,20 @@ JobName job_name(const Variables& variables, const ProcessFacts& facts, Launcher
   return job;
 }
 
-Status torchrun_store(const Variables& variables, std::string* store) {
-  const char* host = variables.text("MASTER_ADDR");
-  if (host == nullptr || !variables.has("MASTER_PORT")) {
+// Returns the address HOST:PORT of two variables. in_use: the launcher's own store occupies the port.
+Status master_store(const Variables& variables, const char* host_name, const char* port_name, bool in_use,
+                    std::string* store) {
+  const char* host = variables.text(host_name);
+  if (host == nullptr || !variables.has(port_name)) {
     return Status::error(Code::kArg,
-                         cat("torchrun's ", host ? "MASTER_PORT" : "MASTER_ADDR",
+                         cat(host ? port_name : host_name,
                              " is not set, so Weft has no address for the ranks' store: set it, or set "
                              "WEFT_STORE=tcp://HOST_OF_RANK_0:PORT"));
   }
   int port = 0;
-  WEFT_TRY(variables.number("MASTER_PORT", 1, 65534, &port));
+  WEFT_TRY(variables.number(port_name, 1, in_use ? 65534 : 65535, &port));
   const bool bare_ipv6 = std::strchr(host, ':') != nullptr && host[0] != '[';
-  *store = cat("tcp://", bare_ipv6 ? "[" : "", host, bare_ipv6 ? "]" : "", ":", port + 1);
+  *store = cat("tcp://", bare_ipv6 ? "[" : "", host, bare_ipv6 ? "]" : "", ":", in_use ? port + 1 : port);
   return {};
 }
 
@@ -330,6 +354,8 @@ const char* name(Launcher launcher) {
       return "PALS";
     case Launcher::kAlps:
       return "aprun";
+    case Launcher::kKubeflow:
+      return "Kubeflow";
   }
   return "?";
 }
@@ -367,7 +393,10 @@ Status default_store(const Variables& variables, const ProcessFacts& facts, cons
     *store = cat("unix:@weft-", facts.uid, "-", hash);
     return {};
   }
-  if (launch.launcher == Launcher::kTorchrun) return torchrun_store(variables, store);
+  if (launch.launcher == Launcher::kTorchrun)
+    return master_store(variables, "MASTER_ADDR", "MASTER_PORT", true, store);
+  if (launch.launcher == Launcher::kKubeflow)
+    return master_store(variables, "PET_MASTER_ADDR", "PET_MASTER_PORT", false, store);
   if (launch.launcher == Launcher::kSlurm) return slurm_store(variables, store);
   return Status::error(Code::kArg,
                        cat(name(launch.launcher), " started ", launch.size, " ranks, ",

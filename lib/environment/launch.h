@@ -25,6 +25,7 @@ enum class Launcher : uint8_t {
   kPals,
   kAlps,
   kSlurm,
+  kKubeflow,
 };
 const char* name(Launcher launcher);  // "torchrun", "Open MPI"
 

@@ -198,6 +198,47 @@ TEST_CASE("srun's tasks are ranks, a batch script is not") {
   CHECK(environment.store != store);
 }
 
+TEST_CASE("a node of Kubeflow is a rank, if the container starts the program itself") {
+  Values variables = {{"PET_NNODES", "4"},
+                      {"PET_NODE_RANK", "3"},
+                      {"PET_NPROC_PER_NODE", "1"},
+                      {"PET_MASTER_ADDR", "train-node-0-0.train"},
+                      {"PET_MASTER_PORT", "29500"}};
+  Environment environment;
+  REQUIRE(read(variables, &environment).ok());
+  const Launch& launch = environment.launch;
+  CHECK(launch.launcher == Launcher::kKubeflow);
+  CHECK(launch.rank == 3);
+  CHECK(launch.size == 4);
+  CHECK(launch.local_rank == 0);
+  CHECK(launch.local_size == 1);
+  CHECK(launch.host == 3);
+  CHECK(launch.hosts == 4);
+  CHECK(launch.job == "train-node-0-0.train/29500");
+  CHECK(environment.store == "tcp://train-node-0-0.train:29500");  // torchrun does not use it
+
+  for (const char* several : {"2", "auto", "gpu"}) {
+    variables["PET_NPROC_PER_NODE"] = several;
+    const std::string text = error_of(variables);
+    INFO(text);
+    CHECK(contains(text, cat("PET_NPROC_PER_NODE=", several)));
+    CHECK(contains(text, "start the program with torchrun, or with weft run"));
+  }
+  // torchrun's ranks inherit its options.
+  variables.insert({{"RANK", "9"}, {"WORLD_SIZE", "16"}, {"MASTER_ADDR", "n0"}, {"MASTER_PORT", "1"}});
+  REQUIRE(read(variables, &environment).ok());
+  CHECK(launch.launcher == Launcher::kTorchrun);
+  CHECK(launch.rank == 9);
+
+  variables = {{"PET_NNODES", "2:4"}, {"PET_NODE_RANK", "0"}};
+  CHECK(contains(error_of(variables), "PET_NNODES is \"2:4\""));
+  variables["PET_NNODES"] = "2";
+  CHECK(contains(error_of(variables), "PET_MASTER_ADDR is not set"));
+  variables["PET_NNODES"] = "1";
+  REQUIRE(read(variables, &environment).ok());
+  CHECK(environment.store.starts_with("unix:@"));
+}
+
 TEST_CASE("the first host of Slurm's list, and the tasks of each node, are found") {
   const std::map<std::string, std::string> hosts = {{"node1", "node1"},
                                                     {"a,b", "a"},
