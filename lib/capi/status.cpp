@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 
 #include "base/guard.h"
@@ -16,6 +17,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr size_t kMostComms = 64;
 constexpr size_t kMostRanksShown = 4096;
+constexpr size_t kMostSampleBytes = size_t{1} << 20;
 
 // Returns where the ranks of a communicator run: some may be unable to answer.
 Json places_json(const Members& members) {
@@ -27,13 +29,27 @@ Json places_json(const Members& members) {
   return list;
 }
 
-// Returns lines of JSON: the process, and for each communicator the places of its ranks and its flight
-// record.
+// Returns the samples of the context's metrics, without comments and without those that are 0: a reducer has
+// some for each rank.
+std::string samples(Context& context) {
+  std::istringstream lines(context.metrics().text());
+  std::string kept;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with('#') || line.ends_with(" 0") || line.ends_with(" 0.000000000")) continue;
+    if (kept.size() + line.size() >= kMostSampleBytes) break;
+    kept += line + "\n";
+  }
+  return kept;
+}
+
+// Returns lines of JSON: the process, samples of its metrics, and for each communicator the places of its
+// ranks and its flight record.
 std::string answer(Context& context) {
   const auto line = [](const Json& json) {
     return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
   };
   std::string text = line({{"weft_status", 1}, {"pid", ::getpid()}});
+  text += line({{"metrics", samples(context)}});
   size_t comms = 0;
   for (const std::shared_ptr<Comm>& comm : context.comms()) {
     if (++comms > kMostComms) break;

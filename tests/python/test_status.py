@@ -3,8 +3,6 @@
 import json
 import os
 import pwd
-import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -12,10 +10,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 import cases  # noqa: E402
+import live_jobs  # noqa: E402
 from cases import expect, expect_equal, skip, wait_until  # noqa: E402
 
 WEFT = os.path.abspath(sys.argv[1])
-ROOT = Path(__file__).resolve().parents[2]
 # Rank 0 waits in a step, rank 1 is stopped, rank 2 sleeps before the step, and the hook of rank 3 does not return.
 HANGING = """
 import os, signal, sys, time
@@ -40,21 +38,7 @@ with reducer.step():
 
 
 def started(folder, program, ranks=4, **environment):
-    """Start the program as ranks, and wait until all are ready. Ends with this process."""
-    path = Path(folder) / "program.py"
-    path.write_text(program)
-    job = subprocess.Popen([WEFT, "run", "-n", str(ranks), "--", sys.executable, str(path)], text=True,
-                           stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": f"{ROOT}/python", **environment})
-    for _ in range(ranks):
-        expect("ready" in job.stdout.readline(), "a rank has started")
-    return job
-
-
-def ended(job):
-    for _ in range(2):  # the second one kills at once
-        job.send_signal(signal.SIGTERM)
-        time.sleep(0.2)
-    job.wait(timeout=20)
+    return live_jobs.started(WEFT, folder, program, ranks, **environment)
 
 
 def status(*words, **more):
@@ -68,30 +52,26 @@ def report(*words, **more):
 
 def test_hanging_job():
     """of a job in which a rank is stopped, one sleeps and one's hook blocks, it names all three within a second"""
-    with tempfile.TemporaryDirectory() as folder:
-        job = started(folder, HANGING, WEFT_HEARTBEAT_MS="off", WEFT_JOB="hanging")
-        try:
-            def settled():
-                found = report("hanging")
-                return found and not found[0]["ranks"][1]["answered"] and "step 0" in found[0]["ranks"][3]["does"]
-            wait_until(settled, "rank 1 stops, and rank 3 is in its step")
-            time.sleep(0.5)
-            began = time.monotonic()
-            comm = report("hanging")[0]
-            expect(time.monotonic() - began < 1.5, "it takes its 0.7 s for rank 1", time.monotonic() - began)
-            ranks = comm["ranks"]
-            expect_equal([row["rank"] for row in ranks], [0, 1, 2, 3])
-            expect("stopped" in ranks[1]["does"] and ranks[1]["pid"] > 0, "rank 1", ranks[1])
-            expect("in no operation" in ranks[2]["does"], "rank 2", ranks[2])
-            expect("stage" in ranks[3]["does"], "rank 3", ranks[3])
-            expect("step 0" in ranks[0]["does"], "rank 0", ranks[0])
-            text = status("hanging")
-            expect_equal(text.returncode, 0, text)
-            expect("stopped" in text.stdout and str(ranks[1]["pid"]) in text.stdout, "the table", text.stdout)
-            expect_equal(report("another"), [])
-            expect_equal(status("another").returncode, 1)
-        finally:
-            ended(job)
+    with tempfile.TemporaryDirectory() as folder, started(folder, HANGING, WEFT_HEARTBEAT_MS="off", WEFT_JOB="hanging"):
+        def settled():
+            found = report("hanging")
+            return found and not found[0]["ranks"][1]["answered"] and "step 0" in found[0]["ranks"][3]["does"]
+        wait_until(settled, "rank 1 stops, and rank 3 is in its step")
+        time.sleep(0.5)
+        began = time.monotonic()
+        comm = report("hanging")[0]
+        expect(time.monotonic() - began < 1.5, "it takes its 0.7 s for rank 1", time.monotonic() - began)
+        ranks = comm["ranks"]
+        expect_equal([row["rank"] for row in ranks], [0, 1, 2, 3])
+        expect("stopped" in ranks[1]["does"] and ranks[1]["pid"] > 0, "rank 1", ranks[1])
+        expect("in no operation" in ranks[2]["does"], "rank 2", ranks[2])
+        expect("stage" in ranks[3]["does"], "rank 3", ranks[3])
+        expect("step 0" in ranks[0]["does"], "rank 0", ranks[0])
+        text = status("hanging")
+        expect_equal(text.returncode, 0, text)
+        expect("stopped" in text.stdout and str(ranks[1]["pid"]) in text.stdout, "the table", text.stdout)
+        expect_equal(report("another"), [])
+        expect_equal(status("another").returncode, 1)
 
 
 def test_waiting_job():
@@ -104,23 +84,18 @@ if comm.rank == 1:
     time.sleep(600)
 comm.all_reduce(np.ones(1000, np.float32))
 """
-    with tempfile.TemporaryDirectory() as folder:
-        job = started(folder, program, ranks=3, WEFT_JOB="waiting")
-        try:
-            wait_until(lambda: report("waiting") and (report("waiting")[0]["ranks"][0]["waiting_ms"] or 0) > 300, "it waits")
-            comm = report("waiting")[0]
-            for rank in (0, 2):
-                row = comm["ranks"][rank]
-                expect("all_reduce" in row["does"] and "1000" in row["does"], "the call", row)
-                expect(1 in row["waits_for"], "for whom", row)
-            expect_equal(comm["ranks_at_fault"], [1], comm)
-            text = status("waiting").stdout
-            expect(comm["text"] in text, "the diagnosis", text)
-            off = started(folder, program, ranks=2, WEFT_JOB="silent", WEFT_STATUS="off")
+    with tempfile.TemporaryDirectory() as folder, started(folder, program, ranks=3, WEFT_JOB="waiting"):
+        wait_until(lambda: report("waiting") and (report("waiting")[0]["ranks"][0]["waiting_ms"] or 0) > 300, "it waits")
+        comm = report("waiting")[0]
+        for rank in (0, 2):
+            row = comm["ranks"][rank]
+            expect("all_reduce" in row["does"] and "1000" in row["does"], "the call", row)
+            expect(1 in row["waits_for"], "for whom", row)
+        expect_equal(comm["ranks_at_fault"], [1], comm)
+        text = status("waiting").stdout
+        expect(comm["text"] in text, "the diagnosis", text)
+        with started(folder, program, ranks=2, WEFT_JOB="silent", WEFT_STATUS="off"):
             expect_equal(report("silent"), [])
-            ended(off)
-        finally:
-            ended(job)
 
 
 def test_hosts():
@@ -131,20 +106,21 @@ comm = weft.Comm()
 print("ready", flush=True)
 time.sleep(600)
 """
-    with tempfile.TemporaryDirectory() as folder:
-        job = started(folder, program, ranks=2, WEFT_JOB="far")
-        try:
-            ssh = Path(folder) / "ssh"
-            ssh.write_text('#!/bin/sh\nhost=$1\nshift\n[ "$host" != dead ] || exit 255\nexec sh -c "$*"\n')
-            ssh.chmod(0o755)
-            found = report("far", "--hosts", "a,dead", "--ssh", str(ssh))
-            expect_equal([row["answered"] for row in found[0]["ranks"]], [True, True], found)
-            told = status("--hosts", "a,dead", "--ssh", str(ssh))
-            expect("host dead gave no whole answer" in told.stderr, "the host that cannot be reached", told)
-            refused = status("--hosts", "a;b")
-            expect(refused.returncode == 1 and "list of hosts" in refused.stderr, "no host", refused)
-        finally:
-            ended(job)
+    with tempfile.TemporaryDirectory() as folder, started(folder, program, ranks=2, WEFT_JOB="far"):
+        ssh = Path(folder) / "ssh"
+        ssh.write_text('#!/bin/sh\nhost=$1\nshift\ncase $host in dead) echo no route >&2; exit 255;; hung) exec sleep 600;; esac\nexec sh -c "$*"\n')
+        ssh.chmod(0o755)
+        found = report("far", "--hosts", "a,dead", "--ssh", str(ssh))
+        expect_equal([row["answered"] for row in found[0]["ranks"]], [True, True], found)
+        told = status("--hosts", "a,dead", "--ssh", str(ssh))
+        expect("host dead gave no whole answer: no route" in told.stderr, "the host that cannot be reached", told)
+        began = time.monotonic()
+        told = status("--hosts", "a,hung", "--ssh", str(ssh), "--wait", "2", "--json")
+        expect(2 <= time.monotonic() - began < 8, "it waits as long as it may", time.monotonic() - began)
+        expect("host hung gave no whole answer: none within 2 s" in told.stderr, "the host that does not answer", told)
+        expect_equal(len(json.loads(told.stdout)["communicators"]), 1, told)
+        refused = status("--hosts", "a;b")
+        expect(refused.returncode == 2 and "list of hosts" in refused.stderr, "no host", refused)
 
 
 def test_other_user():
@@ -164,15 +140,11 @@ for name in names:
 print(len(names), any(answers))
 """
     nobody = pwd.getpwnam("nobody")
-    with tempfile.TemporaryDirectory() as folder:
-        job = started(folder, program, ranks=1, WEFT_JOB="private")
-        try:
-            asked = cases.run([sys.executable, "-c", ask % (nobody.pw_gid, nobody.pw_uid)])
-            count, answered = asked.stdout.split()
-            expect(int(count) >= 1 and answered == "False", "no answer", asked)
-            expect_equal(len(report("private")), 1)
-        finally:
-            ended(job)
+    with tempfile.TemporaryDirectory() as folder, started(folder, program, ranks=1, WEFT_JOB="private"):
+        asked = cases.run([sys.executable, "-c", ask % (nobody.pw_gid, nobody.pw_uid)])
+        count, answered = asked.stdout.split()
+        expect(int(count) >= 1 and answered == "False", "no answer", asked)
+        expect_equal(len(report("private")), 1)
 
 
 cases.main(globals())

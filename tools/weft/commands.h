@@ -19,6 +19,7 @@ void add_trace(CLI::App& app, int* exit_code);
 void add_store(CLI::App& app, int* exit_code);
 void add_secret(CLI::App& app, int* exit_code);
 void add_status(CLI::App& app, int* exit_code);
+void add_top(CLI::App& app, int* exit_code);
 void add_report(CLI::App& app, int* exit_code);
 // Adds `weft trace merge` to the command `weft trace`.
 void add_trace_merge(CLI::App& trace, int* exit_code);

@@ -59,6 +59,7 @@ int main(int argc, char** argv) {
   add_store(app, &exit_code);
   add_secret(app, &exit_code);
   add_status(app, &exit_code);
+  add_top(app, &exit_code);
   if (!known_command(app, words)) return 2;
   return run_command(app, words, &exit_code);
 }

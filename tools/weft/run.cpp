@@ -6,13 +6,12 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
-#include <optional>
 #include <stdexcept>
 #include <string_view>
 
 #include "commands.h"
 #include "environment/secret.h"
-#include "hosts.h"
+#include "hosts/host_options.h"
 #include "launch.h"
 
 extern char** environ;
@@ -21,10 +20,7 @@ namespace {
 
 struct RunOptions {
   LaunchOptions job;
-  HostsOptions on;
-  std::optional<std::string> hosts;
-  std::optional<std::string> host_file;
-  bool on_hosts() const { return hosts || host_file; }
+  HostChoice hosts;
   std::vector<std::string> environment;  // NAME or NAME=VALUE
   bool controlled = false;               // by the `weft run` that started this one over ssh
 };
@@ -42,7 +38,7 @@ void check(const RunOptions& options, const std::vector<std::string>& words) {
           " of weft run; write -- before the command if its name begins with -");
   }
   if (job.command.empty()) wrong("the command to start is missing, for example: weft run -n 2 -- ./program");
-  if (options.on_hosts()) return;
+  if (options.hosts.given()) return;
   if (job.ranks == 0) wrong("--ranks is required, unless --hosts lists the ranks");
   if (!options.environment.empty()) wrong("--env is for --hosts: without it the ranks have this environment");
   const int end = job.first_rank + job.ranks, size = std::max(job.size, job.ranks);
@@ -83,14 +79,15 @@ std::vector<std::pair<std::string, std::string>> environment_for(const std::vect
 }
 
 int run_on_hosts(RunOptions& options) {
+  options.hosts.read();
+  HostsOptions& on = options.hosts.on;
   try {
-    options.on.hosts = options.hosts ? parse_host_list(*options.hosts) : read_host_file(*options.host_file);
-    if (options.job.ranks > 0) options.on.hosts = first_ranks(options.on.hosts, options.job.ranks);
+    if (options.job.ranks > 0) on.hosts = first_ranks(on.hosts, options.job.ranks);
   } catch (const std::runtime_error& error) {
     wrong(error.what());
   }
-  options.on.environment = environment_for(options.environment);
-  return launch_on_hosts(options.on, options.job);
+  on.environment = environment_for(options.environment);
+  return launch_on_hosts(on, options.job);
 }
 
 // Reads the secret, which is the first line of standard input; what follows is for SuperviseOptions::control.
@@ -108,28 +105,19 @@ void add_options(CLI::App* run, RunOptions* options) {
   run->add_option("-n,--ranks", job.ranks,
                   "number of processes; with --hosts: of all hosts (default: all of the list)")
       ->check(CLI::Range(1, 65536));
-  CLI::Option* hosts = run->add_option("--hosts", options->hosts,
-                                       "start the ranks on these hosts over ssh: HOST:RANKS,HOST:RANKS,...");
-  CLI::Option* file = run->add_option("--hostfile", options->host_file,
-                                      "the same, with a line HOST:RANKS or HOST slots=RANKS for each");
-  hosts->excludes(file);
+  const HostFlags hosts = add_host_options(
+      *run, "start the ranks on these hosts over ssh: HOST:RANKS,HOST:RANKS,...", &options->hosts);
   run->add_option("-x,--env", options->environment,
                   "with --hosts: a variable that the ranks get, NAME or NAME=VALUE, beside those of Weft")
       ->allow_extra_args(false);
-  run->add_option("--ssh", options->on.ssh,
-                  "with --hosts: the command that runs a command on a host; \"HOST COMMAND\" is added to it")
-      ->option_text("COMMAND");
-  run->add_option("--weft", options->on.program,
-                  "with --hosts: the path of weft there (default: the path here)")
-      ->option_text("PATH");
   run->add_option("--first-rank", job.first_rank, "number of the first rank here (default 0)")
       ->check(CLI::Range(0, 65535))
-      ->excludes(hosts)
-      ->excludes(file);
+      ->excludes(hosts.list)
+      ->excludes(hosts.file);
   run->add_option("--size", job.size, "number of ranks on all hosts (default: those here)")
       ->check(CLI::Range(1, 65536))
-      ->excludes(hosts)
-      ->excludes(file);
+      ->excludes(hosts.list)
+      ->excludes(hosts.file);
   run->add_option("--store", job.store,
                   "address of the store through which the ranks find each other: unix:@NAME, "
                   "tcp://HOST:PORT or file:///FOLDER (default: a unix socket with a random name, or a port "
@@ -187,6 +175,6 @@ void add_run(CLI::App& app, const std::vector<std::string>& tail, int* exit_code
       job.secret = read_secret();
       job.control = STDIN_FILENO;
     }
-    *exit_code = options->on_hosts() ? run_on_hosts(*options) : launch(job);
+    *exit_code = options->hosts.given() ? run_on_hosts(*options) : launch(job);
   });
 }

@@ -1,4 +1,4 @@
-#include "status_lines.h"
+#include "answers.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -15,6 +15,7 @@
 #include "environment/launch.h"
 #include "rendezvous/socket.h"
 #include "status/server.h"
+#include "weft/flight_groups.h"
 
 namespace {
 
@@ -123,6 +124,7 @@ std::string ask_processes(int timeout_ms) {
 
 std::vector<LiveProcess> parse_status(const std::string& lines, int* unread) {
   std::vector<LiveProcess> processes;
+  CountersByRank counters;  // of the process whose lines are read
   std::istringstream stream(lines);
   for (std::string text; std::getline(stream, text);) {
     const json line = too_deep(text) ? json() : json::parse(text, nullptr, false);
@@ -131,11 +133,16 @@ std::vector<LiveProcess> parse_status(const std::string& lines, int* unread) {
     } else if (line.contains("flight") && !processes.empty()) {
       LiveComm comm = comm_of(line);
       if (parse_flight(line["flight"].dump(), &comm.flight).ok()) {
+        const weft::FlightRecord& record = comm.flight.record;
+        comm.counters = counters[{comm_text(record), record.rank}];
         processes.back().comms.push_back(std::move(comm));
       } else {
         ++*unread;
       }
+    } else if (line.contains("metrics") && line["metrics"].is_string()) {
+      counters = parse_counters(line["metrics"].get<std::string>());
     } else if (line.contains("pid") && line["pid"].is_number_integer()) {
+      counters.clear();
       LiveProcess process;
       process.pid = line["pid"].get<int64_t>();
       if (line.contains("host") && line["host"].is_string())

@@ -1,11 +1,11 @@
-// weft run --hosts: starts one `weft run` on each host, over ssh.
+// Runs weft on several hosts, over ssh: `weft run --hosts` starts one `weft run` on each.
 #pragma once
 
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "launch.h"
+#include "weft/launch.h"
 
 struct HostRanks {
   std::string host;  // "node1", "user@node1", "fd00::1"
@@ -29,10 +29,9 @@ struct HostsOptions {
   std::vector<std::pair<std::string, std::string>> environment;  // to set on all hosts
 };
 
-// Runs this program with these words on each host, at the same time, and returns all that the hosts print.
-// What a host's ssh prints on standard error goes to this process's. ranks of the list are not looked at.
-std::string run_on_each(const std::string& ssh, const std::vector<HostRanks>& hosts,
-                        const std::vector<std::string>& words);
+// Returns the command that runs weft with these words on a host, in place of a shell. This host needs no ssh.
+std::vector<std::string> host_command(const HostsOptions& options, const HostRanks& host,
+                                      const std::vector<std::string>& words);
 
 // Starts the ranks of `job` on the hosts and returns when all have ended, with the exit code of the first
 // host that failed. The secret, which is new for each job, goes over the standard input of ssh, and so do

@@ -12,7 +12,7 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "supervise.h"
+#include "weft/supervise.h"
 
 namespace {
 
@@ -110,16 +110,29 @@ std::vector<std::string> words_of(const std::string& text) {
   return words;
 }
 
+std::string program_there(const HostsOptions& options) {
+  return options.program.empty() ? own_path() : options.program;
+}
+
+// Returns the command that gives a text to a shell of the host.
+std::vector<std::string> on_host(const HostsOptions& options, const HostRanks& host,
+                                 const std::string& text) {
+  if (is_here(host.host)) return {"/bin/sh", "-c", text};
+  std::vector<std::string> command = words_of(options.ssh);
+  command.insert(command.end(), {host.host, text});
+  return command;
+}
+
 // Returns the command that starts the ranks of a host, for a shell there.
-std::string host_command(const HostsOptions& options, const LaunchOptions& job, const HostRanks& host,
-                         int first_rank, int size, const std::string& store) {
+std::string start_text(const HostsOptions& options, const LaunchOptions& job, const HostRanks& host,
+                       int first_rank, int size, const std::string& store) {
   char folder[PATH_MAX] = "";
   std::string text;
   if (::getcwd(folder, sizeof folder) != nullptr) text = "cd " + shell_quoted(folder) + " 2>/dev/null; ";
   text += "exec env";
   for (const auto& [name, value] : options.environment) text += " " + shell_quoted(name + "=" + value);
   constexpr const char* kPrefixes[] = {"all", "others", "none"};
-  std::vector<std::string> words = {options.program.empty() ? own_path() : options.program,
+  std::vector<std::string> words = {program_there(options),
                                     "run",
                                     "--controlled",
                                     "-n",
@@ -182,29 +195,11 @@ std::vector<HostRanks> first_ranks(const std::vector<HostRanks>& hosts, int rank
   return first;
 }
 
-std::string run_on_each(const std::string& ssh, const std::vector<HostRanks>& hosts,
-                        const std::vector<std::string>& words) {
-  std::vector<FILE*> pipes;
-  for (const HostRanks& host : hosts) {
-    std::string there = "exec " + shell_quoted(own_path());
-    for (const std::string& word : words) there += " " + shell_quoted(word);
-    const std::string command =
-        is_here(host.host) ? there
-                           : "exec " + ssh + " " + shell_quoted(host.host) + " " + shell_quoted(there);
-    pipes.push_back(::popen((command + " </dev/null").c_str(), "re"));
-  }
-  constexpr size_t kMostBytes = size_t{64} << 20;  // of one host
-  std::string output;
-  for (size_t i = 0; i < pipes.size(); ++i) {
-    std::string text;
-    char bytes[4096];
-    for (size_t got = 1; pipes[i] != nullptr && got > 0 && text.size() <= kMostBytes; text.append(bytes, got))
-      got = std::fread(bytes, 1, sizeof bytes, pipes[i]);
-    const bool answered = pipes[i] != nullptr && ::pclose(pipes[i]) == 0;
-    if (!answered) std::fprintf(stderr, "weft: host %s gave no whole answer\n", hosts[i].host.c_str());
-    output += text;
-  }
-  return output;
+std::vector<std::string> host_command(const HostsOptions& options, const HostRanks& host,
+                                      const std::vector<std::string>& words) {
+  std::string text = "exec " + shell_quoted(program_there(options));
+  for (const std::string& word : words) text += " " + shell_quoted(word);
+  return on_host(options, host, text);
 }
 
 int launch_on_hosts(const HostsOptions& options, const LaunchOptions& job) {
@@ -220,13 +215,7 @@ int launch_on_hosts(const HostsOptions& options, const LaunchOptions& job) {
     Child child;
     child.number = host.host;
     child.name = "host " + host.host;
-    const std::string command = host_command(options, job, host, first_rank, size, store);
-    if (is_here(host.host)) {
-      child.command = {"/bin/sh", "-c", command};
-    } else {
-      child.command = words_of(options.ssh);
-      child.command.insert(child.command.end(), {host.host, command});
-    }
+    child.command = on_host(options, host, start_text(options, job, host, first_rank, size, store));
     child.input = secret;
     children.push_back(std::move(child));
     first_rank += host.ranks;

@@ -1,11 +1,12 @@
 // Answers of live processes of this user to `weft status`: lines of JSON, one for each process, followed by
-// one for each of its communicators (lib/capi/status.cpp).
+// one with samples of its metrics and one for each of its communicators (lib/capi/status.cpp).
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "flight.h"
+#include "live_counters.h"
+#include "weft/flight.h"
 
 // A rank's process, as other ranks of its communicator know it.
 struct RankPlace {
@@ -16,6 +17,7 @@ struct RankPlace {
 struct LiveComm {
   std::vector<RankPlace> places;  // by rank; may be cut
   FlightFile flight;
+  LiveCounters counters;
 };
 
 struct LiveProcess {
@@ -25,6 +27,8 @@ struct LiveProcess {
   char state = '?';  // as in /proc/PID/stat: R runs, S sleeps, D waits for a device, T is stopped
   std::vector<LiveComm> comms;
 };
+
+constexpr int kAnswerMs = 700;  // that a process has for its answer
 
 // Asks all processes of this user in this network namespace, at the same time. Waits at most timeout_ms for
 // their answers. Processes of other users that have taken such a name are left out.
