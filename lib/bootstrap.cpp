@@ -418,7 +418,9 @@ Status create_comm(const std::shared_ptr<Context>& context, const Registry& regi
     bootstrap.options.met = "at once, there are none";
   } else {
     WEFT_TRY(init_crypto());
-    bootstrap.options.met = cat("at ", bootstrap.store, ", started by ", name(bootstrap.launch.launcher));
+    bootstrap.options.met =
+        bootstrap.invitation ? "through the program's unique id"
+                             : cat("at ", bootstrap.store, ", started by ", name(bootstrap.launch.launcher));
     warn_of_loopback(bootstrap, context->log());
     StoreOptions options;
     options.rank = bootstrap.rank;
@@ -426,13 +428,19 @@ Status create_comm(const std::shared_ptr<Context>& context, const Registry& regi
     options.store = bootstrap.store;
     options.key = bootstrap.secret.empty() ? AuthKey::open() : AuthKey::from_secret(bootstrap.secret);
     options.job = job;
-    options.sequence =
-        context->next_rendezvous() + first_of(bootstrap.options.failpoints, FailCounter::kGroups);
+    options.invitation = bootstrap.invitation;
+    if (options.invitation) {
+      options.job = "";  // the id is for one communicator
+    } else {
+      options.sequence =
+          context->next_rendezvous() + first_of(bootstrap.options.failpoints, FailCounter::kGroups);
+    }
     options.external = bootstrap.store_external;
     options.on_thread_start = context->options().thread_start;
     options.resolver = registry.resolver();
     std::unique_ptr<StoreExchange> store;
-    WEFT_TRY(StoreExchange::make(options, context->clock(), context->log(), deadline, &store));
+    WEFT_TRY(StoreExchange::make(options, context->clock(), context->log(), deadline, &store,
+                                 std::move(bootstrap.server)));
     bootstrap.options.authenticated = store->authenticated();
     bootstrap.options.spans_hosts = store->spans_hosts();
     bootstrap.options.host = store->reachable_host();

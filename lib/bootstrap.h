@@ -5,6 +5,7 @@
 #include <weft/weft.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/buffer.h"
@@ -12,19 +13,22 @@
 #include "comm/shrink.h"
 #include "environment/launch.h"
 #include "registry.h"
+#include "rendezvous/invitation/open_stores.h"
 
 namespace weft {
 
 // Parameters of the rendezvous of a new communicator.
 struct BootstrapOptions {
-  enum class Method { kEnvironment = 0, kStore = 1, kCallback = 2 };
+  enum class Method { kEnvironment = 0, kStore = 1, kCallback = 2, kUniqueId = 3 };
   Method method = Method::kEnvironment;
   int rank = 0;
   int size = 1;
   std::string store;
   bool store_external = false;
   Bytes secret;
-  Launch launch;  // of a process that its environment describes
+  std::optional<Invitation> invitation;  // with kUniqueId
+  std::unique_ptr<StoreServer> server;   // its store, on rank 0
+  Launch launch;                         // of a process that its environment describes
   weft_all_gather_fn all_gather = nullptr;
   void* all_gather_user_data = nullptr;
   CommOptions options;

@@ -305,9 +305,20 @@ WEFT_API weft_status weft_launch_query(weft_launch_info* info, weft_error* error
 
 /* How the ranks find each other. */
 typedef int32_t weft_bootstrap;
-#define WEFT_BOOTSTRAP_ENV 0      /* WEFT_RANK, WEFT_SIZE, WEFT_STORE, or a launcher's variables */
-#define WEFT_BOOTSTRAP_STORE 1    /* rank, size and store of the options */
-#define WEFT_BOOTSTRAP_CALLBACK 2 /* rank, size and all_gather of the options */
+#define WEFT_BOOTSTRAP_ENV 0       /* WEFT_RANK, WEFT_SIZE, WEFT_STORE, or a launcher's variables */
+#define WEFT_BOOTSTRAP_STORE 1     /* rank, size and store of the options */
+#define WEFT_BOOTSTRAP_CALLBACK 2  /* rank, size and all_gather of the options */
+#define WEFT_BOOTSTRAP_UNIQUE_ID 3 /* rank, size and unique_id of the options */
+
+#define WEFT_UNIQUE_ID_BYTES 256 /* bytes of a unique id */
+
+/* Makes the unique id of one communicator, on its rank 0. The program sends its bytes to the other ranks by
+ * its own means, and all ranks create the communicator with them (WEFT_BOOTSTRAP_UNIQUE_ID). They have the
+ * addresses of this host and a random key: who has them can join, and needs no other secret.
+ * id: receives WEFT_UNIQUE_ID_BYTES bytes. error: may be NULL. Returns: WEFT_ERR_SYSTEM if no port is free.
+ * Ownership: the context listens at a port until rank 0 creates the communicator with the same context, or
+ * until weft_context_destroy. Threads: any thread. Since 0.9 */
+WEFT_API weft_status weft_unique_id_create(weft_context* context, void* id, weft_error* error);
 
 /* Gathers `size` bytes of every rank over the program's own channel: all receives (number of ranks) * size
  * bytes in rank order. Returns 0 for success. Called several times, in the same order on all ranks, on the
@@ -321,9 +332,10 @@ typedef struct weft_comm_options {
   int32_t rank;             /* 0 <= rank < size; ignored for ENV */
   int32_t size;             /* number of ranks; ignored for ENV */
   uint32_t reserved;        /* 0 */
-  const char* store;        /* "tcp://host:port" or "unix:@name" (one host), only for STORE; rank 0 serves it
-                               unless WEFT_COMM_STORE_EXTERNAL is set */
-  const void* secret;    /* the job's secret, 16 to 256 bytes; default: none, and only loopback addresses */
+  const char* store;        /* "tcp://host:port", "file:///folder" (that all hosts see) or "unix:@name" (one
+                               host), only for STORE; rank 0 serves it unless WEFT_COMM_STORE_EXTERNAL is set */
+  const void* secret;    /* the job's secret, 16 to 256 bytes; default: none, and only loopback addresses or
+                            a folder; not for UNIQUE_ID */
   uint64_t secret_bytes; /* bytes at secret */
   weft_all_gather_fn all_gather; /* only for CALLBACK */
   void* all_gather_user_data;
@@ -337,14 +349,15 @@ typedef struct weft_comm_options {
                                    100; default WEFT_HEARTBEAT_MS, else 5 s; WEFT_TIMEOUT_INFINITE: no limit,
                                    for debuggers. The smallest of all ranks' applies to all. A rank that
                                    computes still sends heartbeats, in either progress mode */
-  int32_t device;     /* index of this rank's CUDA device, with WEFT_COMM_DEVICE; default: the calling
-                         thread's current device */
-  uint32_t reserved2; /* 0 */
+  int32_t device;        /* index of this rank's CUDA device, with WEFT_COMM_DEVICE; default: the calling
+                            thread's current device */
+  uint32_t reserved2;    /* 0 */
+  const void* unique_id; /* only for UNIQUE_ID: WEFT_UNIQUE_ID_BYTES bytes that rank 0 has made */
 } weft_comm_options;
 #define WEFT_COMM_STORE_EXTERNAL UINT64_C(1) /* the store is a separate program (`weft store`) */
 #define WEFT_COMM_DEVICE UINT64_C(2)         /* weft_comm_options.device is set */
 #define WEFT_COMM_OPTIONS_INIT \
-  {sizeof(weft_comm_options), 0, 0, 0, 0, NULL, NULL, 0, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0}
+  {sizeof(weft_comm_options), 0, 0, 0, 0, NULL, NULL, 0, NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, 0, NULL}
 
 /* Connects to the other ranks and forms a communicator. Blocks at most init_timeout_ms.
  * options: NULL: everything from the environment. error: may be NULL.

@@ -1,4 +1,5 @@
-// weft_comm_*.
+// weft_comm_*, weft_unique_id_create.
+#include <cstring>
 #include <utility>
 
 #include "base/arguments.h"
@@ -17,10 +18,33 @@ Status usable(const weft_comm* comm) {
   return check_call(comm->rep->context());
 }
 
+// The bytes come from the program, which may have broadcast others, or only some.
+Status unique_id_of(const weft_comm_options& given, BootstrapOptions* bootstrap) {
+  if (given.unique_id == nullptr) return null_argument("weft_comm_options.unique_id");
+  if (given.secret != nullptr)
+    return Status::error(Code::kArg, "weft_comm_options.secret is set, but a unique id has a key of its own");
+  WEFT_TRY(init_crypto());
+  const auto* const bytes = static_cast<const std::byte*>(given.unique_id);
+  return decode(ByteView(bytes, WEFT_UNIQUE_ID_BYTES), &bootstrap->invitation.emplace())
+      .with_prefix("weft_comm_options.unique_id is not that of weft_unique_id_create on rank 0: ");
+}
+
+// Moves the store of a unique id from rank 0's context into the bootstrap.
+Status take_store(weft_context& context, BootstrapOptions* bootstrap) {
+  if (!bootstrap->invitation || bootstrap->rank != 0) return {};
+  bootstrap->server = context.stores.take(*bootstrap->invitation);
+  if (bootstrap->server != nullptr) return {};
+  return Status::error(Code::kArg,
+                       "weft_comm_options.unique_id is not of this context, or has created a communicator "
+                       "before: rank 0 makes a new one with weft_unique_id_create for each communicator, in "
+                       "the context of the communicator");
+}
+
 Status bootstrap_options_of(const weft_comm_options& given, BootstrapOptions* bootstrap) {
   constexpr NamedValue kFlags[] = {WEFT_NAMED(WEFT_COMM_STORE_EXTERNAL), WEFT_NAMED(WEFT_COMM_DEVICE)};
   constexpr NamedValue kBootstraps[] = {WEFT_NAMED(WEFT_BOOTSTRAP_ENV), WEFT_NAMED(WEFT_BOOTSTRAP_STORE),
-                                        WEFT_NAMED(WEFT_BOOTSTRAP_CALLBACK)};
+                                        WEFT_NAMED(WEFT_BOOTSTRAP_CALLBACK),
+                                        WEFT_NAMED(WEFT_BOOTSTRAP_UNIQUE_ID)};
   WEFT_TRY(check_flags("weft_comm_options.flags", given.flags, kFlags));
   if (given.reserved != 0)
     return Status::error(Code::kArg, cat("weft_comm_options.reserved is ", given.reserved, ": it must be 0"));
@@ -77,7 +101,7 @@ Status bootstrap_options_of(const weft_comm_options& given, BootstrapOptions* bo
     return null_argument("weft_comm_options.all_gather");
   if (given.bootstrap == WEFT_BOOTSTRAP_STORE && given.store == nullptr)
     return null_argument("weft_comm_options.store");
-  return {};
+  return given.bootstrap == WEFT_BOOTSTRAP_UNIQUE_ID ? unique_id_of(given, bootstrap) : Status();
 }
 
 }  // namespace
@@ -99,12 +123,31 @@ weft_status weft_comm_create(weft_context* context, const weft_comm_options* opt
     WEFT_TRY(read_struct(options, "weft_comm_options", &read));
     BootstrapOptions bootstrap;
     WEFT_TRY(bootstrap_options_of(read, &bootstrap));
+    WEFT_TRY(take_store(*context, &bootstrap));
     auto handle = std::make_unique<weft_comm>();
     handle->registry = context->registry;
     // A copy: the program may destroy the context while this call waits for other ranks.
     const std::shared_ptr<Context> rep = context->rep;
-    WEFT_TRY(create_comm(rep, *handle->registry, bootstrap, &handle->rep));
+    WEFT_TRY(create_comm(rep, *handle->registry, std::move(bootstrap), &handle->rep));
     *comm = handle.release();
+    return {};
+  });
+}
+
+weft_status weft_unique_id_create(weft_context* context, void* id, weft_error* error) {
+  return reported(error, [&]() -> Status {
+    WEFT_NOT_NULL(id);
+    WEFT_NOT_NULL(context);
+    WEFT_TRY(check_call(*context->rep));
+    Context& rep = *context->rep;
+    Invitation invitation;
+    std::unique_ptr<StoreServer> server;
+    WEFT_TRY(open_store(AuthKey::open(), "", rep.options().thread_start, rep.clock(), rep.log(), &invitation,
+                        &server));
+    const Bytes bytes = encode(invitation);
+    static_assert(Invitation::kBytes == WEFT_UNIQUE_ID_BYTES);
+    context->stores.put(invitation, std::move(server));
+    std::memcpy(id, bytes.data(), bytes.size());
     return {};
   });
 }

@@ -15,6 +15,7 @@
 #include "comm/context.h"
 #include "hook/hook.h"
 #include "registry.h"
+#include "rendezvous/invitation/open_stores.h"
 #include "status/server.h"
 #include "transport/request.h"
 
@@ -27,6 +28,7 @@ struct weft_context {
   std::shared_ptr<weft::Registry> registry;
   std::shared_ptr<weft::TraceRecorder> recorder;  // lives as long as the context: events may arrive late
   std::unique_ptr<weft::StatusServer> status;     // null: none
+  weft::OpenStores stores;                        // of weft_unique_id_create
 };
 
 namespace weft::capi {

@@ -67,11 +67,16 @@ std::string other_name(const std::string& name) {
 }  // namespace
 
 Status StoreExchange::make(const StoreOptions& options, Clock& clock, Log& log, Deadline deadline,
-                           std::unique_ptr<StoreExchange>* exchange) {
+                           std::unique_ptr<StoreExchange>* exchange, std::unique_ptr<StoreServer> invited) {
   WEFT_TRY(init_crypto());
   WEFT_TRY(check_options(options));
   std::unique_ptr<StoreExchange> made(new StoreExchange(options, clock, log, deadline));
-  if (options.size > 1) {
+  if (options.size > 1 && options.invitation) {
+    made->address_ = options.invitation->address(0);
+    made->server_ = std::move(invited);
+    if (made->server_) made->host_here(options.invitation->store_key(options.key));
+    WEFT_TRY(made->join(deadline));
+  } else if (options.size > 1) {
     WEFT_TRY(parse_address(options.store, &made->address_));
     WEFT_TRY(made->check_address());
     made->target_ = made->address_;
@@ -152,20 +157,18 @@ Status StoreExchange::host(Deadline deadline) {
 // Starts the store at a free port, and writes the invitation to it.
 Status StoreExchange::invite() {
   Invitation invitation;
-  invitation.key = random_key();
-  invitation.hosts = interface_hosts();
-  if (invitation.hosts.empty()) invitation.hosts.emplace_back("127.0.0.1");
-  key_ = invitation.store_key(options_.key);
-  target_.kind = Address::Kind::kTcp;
-  target_.host = "0.0.0.0";
-  bool in_use = false;
-  WEFT_TRY(StoreServer::start({target_, key_, options_.on_thread_start, true, options_.job}, clock_, log_,
-                              &server_, &in_use)
-               .with_prefix("rank 0 failed to start the store: "));
-  target_.port = server_->address().port;
-  target_.host = "127.0.0.1";
-  invitation.port = target_.port;
+  WEFT_TRY(
+      open_store(options_.key, options_.job, options_.on_thread_start, clock_, log_, &invitation, &server_)
+          .with_prefix("rank 0 failed to start the store: "));
+  host_here(invitation.store_key(options_.key));
   return file_->publish(invitation);
+}
+
+// Connects rank 0 to its own store over loopback.
+void StoreExchange::host_here(const AuthKey& key) {
+  key_ = key;
+  target_ = server_->address();
+  target_.host = "127.0.0.1";
 }
 
 // Returns true if the store's name is in use by a process that is not a store of this user. Any user can bind
@@ -188,7 +191,7 @@ Status StoreExchange::join(Deadline deadline) {
       return try_join(there, deadline, &joined, &taken, &why_not)
           .with_prefix(cat("store ", address_.text(), ": "));
     };
-    WEFT_TRY(file_ && !server_ ? join_invited(deadline, &joined, &why_not) : attempt(target_));
+    WEFT_TRY(invited() ? join_invited(deadline, &joined, &why_not) : attempt(target_));
     if (!joined && (taken || look.expired(clock_))) {
       look = Deadline::after(clock_, kLookMs, 0);
       for (const std::string& name : other_places()) {
@@ -210,25 +213,22 @@ Status StoreExchange::join(Deadline deadline) {
   return options_.external ? status : status.with_ranks({0});
 }
 
-// Reads rank 0's invitation and tries its addresses. The file may be that of a job that has crashed, at whose
+// Tries the addresses of rank 0's invitation. Its file may be that of a job that has crashed, at whose
 // port another process listens now. So an address that refuses this rank is a reason to read the file again.
 Status StoreExchange::join_invited(Deadline deadline, bool* joined, std::string* why_not) {
-  Invitation invitation;
-  WEFT_TRY(file_->read(&invitation, why_not));
+  Invitation invitation = options_.invitation.value_or(Invitation());
+  if (file_) WEFT_TRY(file_->read(&invitation, why_not));
   key_ = invitation.store_key(options_.key);
-  for (const std::string& host : invitation.hosts) {
+  for (size_t i = 0; i < invitation.hosts.size(); i++) {
     connection_.close();
-    Address there;
-    there.kind = Address::Kind::kTcp;
-    there.host = host;
-    there.port = invitation.port;
+    const Address there = invitation.address(i);
     bool taken = false;
     std::string reason = "it does not answer";
     const Status status =
         try_join(there, deadline.earlier(Deadline::after(clock_, kTryHostMs, 0)), joined, &taken, &reason);
     if (*joined) return {};
     if (!status.ok() && status.code() != Code::kAuth) return status;
-    *why_not = cat("the file in the folder names ", there.text(), ": ", status.ok() ? reason : status.text());
+    *why_not = cat("rank 0's invitation names ", there.text(), ": ", status.ok() ? reason : status.text());
     if (!status.ok()) refusal_ = *why_not;
     if (!deadline.expired(clock_)) continue;
     // The last attempt may have had no time.
@@ -478,7 +478,7 @@ std::string StoreExchange::reachable_host() const {
 // Sleeps before another attempt.
 Status StoreExchange::pause(Deadline deadline) {
   const std::atomic<uint32_t> nobody{0};
-  const int64_t ms = file_ && !server_ ? kReadMs : kRetryMs;
+  const int64_t ms = invited() ? kReadMs : kRetryMs;
   clock_.sleep(nobody, 0, deadline.earlier(Deadline::after(clock_, ms, 0)).ns());
   return Interrupt::check();
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/clock.h"
@@ -12,6 +13,7 @@
 #include "rendezvous/address.h"
 #include "rendezvous/connection.h"
 #include "rendezvous/invitation/invitation_file.h"
+#include "rendezvous/invitation/open_stores.h"
 #include "rendezvous/resolve.h"
 #include "rendezvous/store_protocol.h"
 #include "rendezvous/store_server.h"
@@ -22,7 +24,8 @@ namespace weft {
 struct StoreOptions {
   int rank = 0;
   int size = 1;
-  std::string store;  // address
+  std::string store;  // address; ignored with an invitation
+  std::optional<Invitation> invitation;
   AuthKey key;
   std::string job;  // distinguishes the jobs of a store; equal on all ranks
   // Number of the communicator among those of this job in this store; equal on all ranks.
@@ -37,9 +40,11 @@ class StoreExchange final : public Exchange {
  public:
   // Hosts the store if that is this rank's task, connects and joins; waits until the store is available.
   // Errors: kArg, kAuth, kVersion, kMismatch (different sizes, or a rank twice), kTimeout if the store never
-  // appears, kSystem. clock and log outlive the exchange. deadline: of the whole group setup.
+  // appears, kSystem. clock and log outlive the exchange. deadline: of the whole group setup. invited: the
+  // store of options.invitation, on rank 0.
   static Status make(const StoreOptions& options, Clock& clock, Log& log, Deadline deadline,
-                     std::unique_ptr<StoreExchange>* exchange);
+                     std::unique_ptr<StoreExchange>* exchange,
+                     std::unique_ptr<StoreServer> invited = nullptr);
   // Leaves. A host first lets the other ranks finish: for at most kDrainMs, or kGoodbyeMs once the deadline
   // of make has passed.
   ~StoreExchange() override;
@@ -69,9 +74,12 @@ class StoreExchange final : public Exchange {
   Status check_address() const;
   Status host(Deadline deadline);
   Status invite();
+  void host_here(const AuthKey& key);
   bool name_is_taken() const;
   bool has_other_names() const;
   Status join(Deadline deadline);
+  // True if this rank takes the store's address from rank 0's invitation.
+  bool invited() const { return !server_ && (file_ || options_.invitation); }
   Status join_invited(Deadline deadline, bool* joined, std::string* why_not);
   std::vector<std::string> other_places() const;
   Status try_join(Address there, Deadline deadline, bool* joined, bool* taken, std::string* why_not);

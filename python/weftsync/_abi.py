@@ -72,7 +72,8 @@ class CommOptions(Sized):
                 ("reserved", c_uint32), ("store", c_char_p), ("secret", c_void_p), ("secret_bytes", c_uint64),
                 ("all_gather", all_gather_fn), ("all_gather_user_data", c_void_p), ("backend", c_char_p),
                 ("init_timeout_ms", c_int64), ("op_timeout_ms", c_int64), ("arena_limit_bytes", c_uint64),
-                ("flags", c_uint64), ("heartbeat_timeout_ms", c_int64), ("device", c_int32), ("reserved2", c_uint32)]
+                ("flags", c_uint64), ("heartbeat_timeout_ms", c_int64), ("device", c_int32), ("reserved2", c_uint32),
+                ("unique_id", c_void_p)]
 
 
 class LaunchInfo(Sized):
@@ -296,6 +297,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "weft_capability": (status, c_void_p, c_char_p, c_int32, c_int32, c_int32, c_int32, P(c_uint8)),
     "weft_metrics_text": (status, c_void_p, c_char_p, P(c_uint64)),
     "weft_launch_query": (status, P(LaunchInfo), P(Error)),
+    "weft_unique_id_create": (status, c_void_p, c_void_p, P(Error)),
     "weft_comm_create": (status, c_void_p, P(CommOptions), _handle, P(Error)),
     "weft_comm_destroy": (status, _handle),
     "weft_comm_rank": (status, c_void_p, P(c_int32)),

@@ -12,7 +12,7 @@ from ._collectives import Collectives
 from ._handle import Handle, encoded, milliseconds
 from ._library import check, lib, raise_error
 from ._memory import dtype_of, memory_array
-from .constants import COLOR_NONE, Bootstrap, CommFlag, DType, ShrinkFlag
+from .constants import COLOR_NONE, UNIQUE_ID_BYTES, Bootstrap, CommFlag, DType, ShrinkFlag
 from .context import Context, PathLike
 from .errors import WeftError
 from .request import Request
@@ -73,6 +73,7 @@ class Comm(Collectives, Handle):
     - the environment of `weft run`, mpirun, torchrun or srun, without rank, size, store and all_gather
     - store, with rank and size
     - all_gather, with rank and size
+    - unique_id, with rank and size
 
     context            the Context; None: a new one with defaults
     rank, size         this rank, 0 <= rank < size, and the number of ranks
@@ -82,7 +83,10 @@ class Comm(Collectives, Handle):
     all_gather         function that exchanges bytes over the program's own channel; called several times on the
                        creating thread, in the same order on all ranks. The channel is trusted: it carries the
                        communicator's key
-    secret             the job's secret, 16 to 256 bytes; without one only loopback addresses are used
+    unique_id          bytes of rank 0's Context.unique_id, which the program has sent to the other ranks; they have a
+                       key of their own
+    secret             the job's secret, 16 to 256 bytes; without one only loopback addresses or a folder are used; not
+                       for unique_id
     backend            "shm", "ucx", "loopback" and so on; None: WEFT_BACKEND, else the best that is available
     init_timeout       seconds; None: 60
     timeout            default deadline of operations in seconds; None: 300
@@ -92,7 +96,7 @@ class Comm(Collectives, Handle):
     external_store     True: the store is a process of its own (`weft store`)
     device             index of this rank's CUDA device; None: the calling thread's current device
 
-    Raises ValueError for another combination of rank, size, store and all_gather. Raises WeftError: ERR_TIMEOUT names
+    Raises ValueError for another combination of rank, size, store, all_gather and unique_id. Raises WeftError: ERR_TIMEOUT names
     the ranks that did not come; ERR_AUTH, ERR_VERSION and ERR_MISMATCH name the difference; ERR_UNAVAILABLE names what
     the backend lacks. An exception of all_gather is the error's __cause__.
 
@@ -105,22 +109,28 @@ class Comm(Collectives, Handle):
 
     def __init__(self, context: Optional[Context] = None, *, rank: Optional[int] = None, size: Optional[int] = None,
                  store: Optional[str] = None, all_gather: Optional[AllGather] = None,
-                 secret: Optional[bytes] = None, backend: Optional[str] = None,
+                 unique_id: Optional[bytes] = None, secret: Optional[bytes] = None, backend: Optional[str] = None,
                  init_timeout: Optional[float] = None, timeout: Optional[float] = None,
                  heartbeat_timeout: Optional[float] = None, arena_limit_bytes: int = 0,
                  external_store: bool = False, device: Optional[int] = None) -> None:
         options = _abi.CommOptions(store=encoded(store), backend=encoded(backend), arena_limit_bytes=arena_limit_bytes,
                                    init_timeout_ms=milliseconds(init_timeout), op_timeout_ms=milliseconds(timeout),
                                    heartbeat_timeout_ms=milliseconds(heartbeat_timeout))
-        given = (store is not None) + (all_gather is not None)
+        given = (store is not None) + (all_gather is not None) + (unique_id is not None)
         if given > 1 or (given == 1) != (rank is not None) or (given == 1) != (size is not None):
-            named = {"rank": rank, "size": size, "store": store, "all_gather": all_gather}
+            named = {"rank": rank, "size": size, "store": store, "all_gather": all_gather, "unique_id": unique_id}
             got = ", ".join(name for name, value in named.items() if value is not None)
-            raise ValueError("expected rank and size together with either store or all_gather, or none of the four; "
-                             f"got {got}")
+            raise ValueError("expected rank and size together with one of store, all_gather and unique_id, or none of "
+                             f"the five; got {got}")
         if given == 1:
-            options.bootstrap = Bootstrap.CALLBACK if all_gather is not None else Bootstrap.STORE
+            options.bootstrap = (Bootstrap.CALLBACK if all_gather is not None else
+                                 Bootstrap.UNIQUE_ID if unique_id is not None else Bootstrap.STORE)
             options.rank, options.size = rank, size
+        if unique_id is not None:
+            if len(unique_id) != UNIQUE_ID_BYTES:
+                raise ValueError(f"unique_id has {len(unique_id)} bytes; expected {UNIQUE_ID_BYTES}, those of "
+                                 "Context.unique_id")
+            options.unique_id = ctypes.cast(ctypes.c_char_p(unique_id), ctypes.c_void_p)
         failures: list[BaseException] = []
         if all_gather is not None:
             call = _gathering(all_gather, int(size or 0), failures)

@@ -156,6 +156,7 @@ class Bootstrap(enum.IntEnum):
     ENV = 0
     STORE = 1
     CALLBACK = 2
+    UNIQUE_ID = 3
 
 
 class GradientMode(enum.IntEnum):
@@ -293,6 +294,7 @@ VERSION_NUMBER = VERSION_MAJOR * 10000 + VERSION_MINOR * 100 + VERSION_PATCH
 HOOK_COLLECTIVES = 8  # the most collectives of a bucket
 ERROR_RANKS = 64
 ERROR_TEXT = 1024
+UNIQUE_ID_BYTES = 256
 NO_SLOT = 2**64 - 1
 NO_STEP = 2**64 - 1
 TIMEOUT_INFINITE = -1

@@ -11,7 +11,7 @@ from . import _abi, _interrupt, _log
 from ._handle import Handle
 from ._library import check, lib, raise_error
 from ._memory import dtype_of
-from .constants import VERSION_NUMBER, Coll, ContextFlag, DeviceKind, DType, LogLevel, Op, Progress, choice
+from .constants import UNIQUE_ID_BYTES, VERSION_NUMBER, Coll, ContextFlag, DeviceKind, DType, LogLevel, Op, Progress, choice
 
 PathLike = Union[str, "os.PathLike[str]"]
 
@@ -97,6 +97,19 @@ class Context(Handle):
         if code:
             raise_error(code, error)
         super().__init__(handle)
+
+    def unique_id(self) -> bytes:
+        """Make the unique id of one communicator, on its rank 0 (weft_unique_id_create).
+
+        The program sends it to the other ranks by its own means, and every rank creates Comm(unique_id=...) with it.
+        Whoever has it can join. This context must create rank 0's communicator. Raises WeftError: ERR_SYSTEM if no port
+        is free. Threads: any.
+        """
+        made, error = ctypes.create_string_buffer(UNIQUE_ID_BYTES), _abi.Error()
+        code = lib.unique_id_create(self._handle, made, error)
+        if code:
+            raise_error(code, error)
+        return made.raw
 
     def backends(self) -> list[BackendInfo]:
         """Return the backends that this library has or has loaded, available or not."""

@@ -652,7 +652,7 @@ TEST_CASE("an argument that is not allowed is named, with its value and what is 
        [](R& r) { return r.context(context_with(0, 0, kNoFlag)); }},
       {"weft_comm_options.flags", "0x10000000000", "WEFT_COMM_STORE_EXTERNAL (0x1), WEFT_COMM_DEVICE (0x2)",
        [](R& r) { return r.comm([](weft_comm_options& o) { o.flags = kNoFlag; }); }},
-      {"weft_comm_options.bootstrap", "is 9", "WEFT_BOOTSTRAP_STORE (1), WEFT_BOOTSTRAP_CALLBACK (2)",
+      {"weft_comm_options.bootstrap", "is 9", "WEFT_BOOTSTRAP_CALLBACK (2), WEFT_BOOTSTRAP_UNIQUE_ID (3)",
        [](R& r) { return r.comm([](weft_comm_options& o) { o.bootstrap = 9; }); }},
       {"weft_comm_options.init_timeout_ms", "is -5", kMs,
        [](R& r) { return r.comm([](weft_comm_options& o) { o.init_timeout_ms = -5; }); }},

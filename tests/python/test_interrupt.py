@@ -225,7 +225,8 @@ OTHERS = set("""version status_string context_create backend_count backend_query
     hook_stage_complete hook_create_saved hook_destroy reducer_grad_view reducer_ready
     reducer_absent reducer_result reducer_ready_tensor reducer_ready_sparse reducer_sparse_result reducer_norms
     reducer_owned reducer_report reducer_param reducer_error reducer_bucket_count reducer_bucket
-    reducer_query reducer_verdict averager_destroy trace_start trace_stop trace_write flight_write launch_query metrics_text""".split())
+    reducer_query reducer_verdict averager_destroy trace_start trace_stop trace_write flight_write launch_query metrics_text
+    unique_id_create""".split())
 # Functions that wait as tested ones do: fail like finish (capi/test_interrupt), stream_wait_param like wait_param.
 LIKE_OTHERS = {"reducer_fail", "reducer_stream_wait_param"}
 

@@ -359,6 +359,28 @@ def test_all_gather():
         expect(isinstance(error.__cause__, kind) and text in str(error.__cause__), "the cause", repr(error.__cause__))
 
 
+def test_unique_id():
+    """ranks create a communicator with the bytes of rank 0's Context.unique_id; other bytes are refused"""
+    contexts = [weft.Context(), weft.Context()]
+    made, sums = contexts[0].unique_id(), [np.array([1]), np.array([2])]
+
+    def rank(number):
+        with weft.Comm(contexts[number], rank=number, size=2, unique_id=made) as comm:
+            comm.all_reduce(sums[number])
+    threads = [threading.Thread(target=rank, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    expect_equal([int(each[0]) for each in sums], [3, 3])
+    expect_raises(weft.WeftError, "has created a communicator before", weft.Comm, contexts[0], rank=0, size=2, unique_id=made)
+    expect_raises(weft.WeftError, "are no invitation", weft.Comm, rank=1, size=2, unique_id=bytes(len(made)))
+    expect_raises(ValueError, "unique_id has 3 bytes; expected 256", weft.Comm, rank=1, size=2, unique_id=b"abc")
+    expect_raises(ValueError, "got store, unique_id", weft.Comm, store="unix:@x", unique_id=made)
+    for context in contexts:
+        context.close()
+
+
 def test_absent_rank():
     """a rank that does not call a collective is named when the deadline passes"""
     def body(comm):

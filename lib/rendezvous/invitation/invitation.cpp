@@ -23,6 +23,14 @@ bool is_address(const std::string& text) {
 
 }  // namespace
 
+Address Invitation::address(size_t host) const {
+  Address address;
+  address.kind = Address::Kind::kTcp;
+  address.host = hosts[host];
+  address.port = port;
+  return address;
+}
+
 AuthKey Invitation::store_key(const AuthKey& job) const {
   Bytes both(key.begin(), key.end());
   if (job.secret) both.insert(both.end(), job.key.begin(), job.key.end());

@@ -1,6 +1,6 @@
 // An invitation to a store that has chosen its own port: the store's addresses and its key. Whoever has it
 // can join the job, so it is as confidential as the job's secret. Rank 0 passes it to the other ranks through
-// a file (invitation_file.h). Threads: any thread.
+// a file (invitation_file.h), or the program does (weft_unique_id_create). Threads: any thread.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 
 #include "base/buffer.h"
 #include "base/status.h"
+#include "rendezvous/address.h"
 #include "rendezvous/auth.h"
 
 namespace weft {
@@ -20,6 +21,7 @@ struct Invitation {
 
   static constexpr size_t kBytes = 256;  // of every encoded invitation
 
+  Address address(size_t host) const;
   // Returns the key of the store: the invitation's and, if the job has a secret, the secret's too.
   AuthKey store_key(const AuthKey& job) const;
 };
