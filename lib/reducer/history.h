@@ -65,6 +65,7 @@ class History {
     waited_.resize(waited_ns.size());
     for (size_t r = 0; r < waited_ns.size(); r++) waited_[r].ns += waited_ns[r];
     straggler_ = straggler;
+    waited_steps_++;
     if (straggler.rank < 0) return;
     Waited& waited = waited_[static_cast<size_t>(straggler.rank)];
     waited.last++;
@@ -73,11 +74,20 @@ class History {
   // Resets the waits, because the ranks have new numbers.
   void forget_waits(int ranks) {
     waited_.assign(static_cast<size_t>(ranks), {});
+    waited_steps_ = 0;
     straggler_ = {};
   }
   uint64_t memory_bytes() const { return waited_.capacity() * sizeof(Waited); }  // beyond the object
   const std::vector<Waited>& waited() const { return waited_; }
-  const Straggler& straggler() const { return straggler_; }
+  uint64_t waited_steps() const { return waited_steps_; }    // steps that waited() covers
+  const Straggler& straggler() const { return straggler_; }  // of the last step
+  // Returns the rank that cost this rank the most time as the straggler of waited_steps(); -1: none.
+  int steady_straggler() const {
+    const auto most = std::max_element(waited_.begin(), waited_.end(), [](const Waited& a, const Waited& b) {
+      return a.last_ns < b.last_ns;
+    });
+    return most == waited_.end() || most->last_ns == 0 ? -1 : static_cast<int>(most - waited_.begin());
+  }
 
  private:
   uint64_t steps_ = 0;
@@ -87,6 +97,7 @@ class History {
   bool has_pattern_ = false;
   bool same_pattern_ = true;
   std::vector<Waited> waited_;
+  uint64_t waited_steps_ = 0;
   Straggler straggler_;
 };
 

@@ -1,6 +1,7 @@
 #include "reducer/report.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <type_traits>
@@ -116,6 +117,24 @@ Json waits_json(const History& history) {
                     {"steps_last_ns", waited.last_ns}});
   }
   return json;
+}
+
+// Returns "rank 3 was last in 94 % of 500 steps, by 41.0 ms on average", and the numbers in it.
+Json straggler_json(const History& history) {
+  const int rank = history.steady_straggler();
+  if (rank < 0) return nullptr;
+  const Waited& waited = history.waited()[static_cast<size_t>(rank)];
+  const uint64_t mean_ns = waited.last_ns / waited.last;
+  const uint64_t percent = (200 * waited.last / history.waited_steps() + 1) / 2;
+  char time[40];
+  std::snprintf(time, sizeof time, "%.*f ms", mean_ns < 1'000'000 ? 3 : 1,
+                static_cast<double>(mean_ns) / 1e6);
+  return {{"rank", rank},
+          {"steps", waited.last},
+          {"of_steps", history.waited_steps()},
+          {"mean_ns", mean_ns},
+          {"text", cat("rank ", rank, " was last in ", percent, " % of ", history.waited_steps(),
+                       " steps, by ", time, " on average")}};
 }
 
 Json bytes_json(const weft_reducer_stats& stats, const CollectiveCounters& moved) {
@@ -268,6 +287,7 @@ std::string report_json(const ReducerData& r) {
     json["mean_ns"] = means_json(v.history);
     json["percentiles_ns"] = percentiles_json(v.history);
     json["ranks"] = waits_json(v.history);
+    json["straggler"] = straggler_json(v.history);
     if (!v.last_error.ok())
       json["error"] = {{"code", code_name(v.last_error.code())}, {"text", v.last_error.text()}};
   });

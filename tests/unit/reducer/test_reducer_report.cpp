@@ -1,4 +1,5 @@
 // A reducer's report on its steps: times, percentiles, stragglers, and every byte that it holds.
+#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "loopback/loopback.h"
@@ -53,6 +54,61 @@ TEST_CASE("means cover all steps, percentiles the last 128") {
   CHECK(history.waited()[1].ns == 9);
   CHECK(history.waited()[2].last == 1);
   CHECK(history.waited()[2].last_ns == 9);
+  CHECK(history.waited_steps() == 3);
+}
+
+TEST_CASE("the straggler over time is the rank that cost most, not the one that was last most often") {
+  History history;
+  CHECK(history.steady_straggler() == -1);
+  history.add_waits({0, 0, 0}, {});
+  CHECK(history.steady_straggler() == -1);
+  for (int i = 0; i < 3; i++) history.add_waits({0, 2, 0}, {1, 2});
+  history.add_waits({0, 0, 7}, {2, 7});
+  CHECK(history.steady_straggler() == 2);
+  CHECK(history.waited_steps() == 5);
+  history.forget_waits(2);  // the ranks have new numbers
+  CHECK(history.steady_straggler() == -1);
+  CHECK(history.waited_steps() == 0);
+  history.add_waits({0, 4}, {1, 4});
+  CHECK(history.steady_straggler() == 1);
+  CHECK(history.waited_steps() == 1);
+}
+
+TEST_CASE("the report names the straggler over time in a sentence") {
+  const Model model(mixed_params());
+  Simulation simulation(5, 3);
+  check(simulation
+            .run([&](Rank& self) {
+              std::unique_ptr<Reducer> reducer;
+              self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer), "create");
+              if (!reducer) return;
+              self.expect(Json::parse(reducer->report())["straggler"].is_null(), "before any step");
+              Gradients gradients(model);
+              for (int step = 0; step < 4; step++) {
+                const int late = step == 0 ? 1 : 2;
+                const uint64_t begin_ns = self.comm->context().clock().now_ns();
+                self.expect(reducer->begin(nullptr), "begin");
+                while (self.rank == late && self.comm->context().clock().now_ns() < begin_ns + 50'000'000) {
+                  simulation.pause();
+                }
+                for (size_t i = 0; i < model.size(); i++) {
+                  self.expect(reducer->ready(i, gradients[i], nullptr), "ready");
+                }
+                self.expect(reducer->finish({}), "finish");
+              }
+              const Json straggler = Json::parse(reducer->report()).value("straggler", Json());
+              self.expect(straggler.is_object(), "a straggler");
+              if (!straggler.is_object()) return;
+              self.expect(straggler["rank"] == 2 && straggler["steps"] == 3 && straggler["of_steps"] == 4,
+                          straggler.dump());
+              const uint64_t mean_ns = straggler["mean_ns"];
+              self.expect(mean_ns > 10'000'000 && mean_ns < 100'000'000, straggler.dump());
+              char text[80];
+              std::snprintf(text, sizeof text, "rank 2 was last in 75 %% of 4 steps, by %.1f ms on average",
+                            static_cast<double>(mean_ns) / 1e6);
+              self.expect(straggler["text"] == text, straggler.dump());
+            })
+            .failures);
 }
 
 TEST_CASE("the late rank is reported as the straggler on all ranks, itself included") {
