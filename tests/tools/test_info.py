@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """weft info, and the command's general options. Usage: test_info.py WEFT"""
 import json
+import resource
 import sys
 import tempfile
 from pathlib import Path
@@ -31,6 +32,15 @@ def test_json():
     expect(1 <= topology["packages"] <= topology["cores"] <= topology["threads"], "processors", topology)
     expect(topology["numa_nodes"] >= 1 and {"l2", "l3"} <= set(topology), "memory", topology)
     expect("cross_memory_attach" in info["shm"] and "memlock_bytes" in info["shm"], "what shm may use", info["shm"])
+
+
+def test_quick():
+    """weft info --json takes less than two seconds of processor time, however many combinations it lists"""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cases.run([WEFT, "info", "--json"])
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    took = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    expect(took < 2, "it is quick", took)
 
 
 def test_text():

@@ -130,14 +130,18 @@ json capabilities(weft_context* context, const char* backend) {
   return all;
 }
 
+// The table is the same for all backends that are available, so one of them is asked: each question probes
+// the backend.
 json backends(weft_context* context) {
-  json list = json::array();
+  json list = json::array(), table;
   for (const weft_backend_info& info : known_backends(context)) {
+    const bool available = info.available != 0;
+    if (available && table.is_null()) table = capabilities(context, info.name);
     list.push_back({{"name", info.name},
-                    {"available", info.available != 0},
+                    {"available", available},
                     {"module", info.is_module != 0},
                     {"reason", info.reason},
-                    {"collectives", capabilities(context, info.name)}});
+                    {"collectives", available ? table : json::object()}});
   }
   return list;
 }
