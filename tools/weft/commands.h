@@ -21,5 +21,6 @@ void add_secret(CLI::App& app, int* exit_code);
 void add_status(CLI::App& app, int* exit_code);
 void add_top(CLI::App& app, int* exit_code);
 void add_report(CLI::App& app, int* exit_code);
-// Adds `weft trace merge` to the command `weft trace`.
+// Add `weft trace merge` and `weft trace convert` to the command `weft trace`.
 void add_trace_merge(CLI::App& trace, int* exit_code);
+void add_trace_convert(CLI::App& trace, int* exit_code);

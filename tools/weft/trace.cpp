@@ -110,6 +110,7 @@ void add_trace(CLI::App& app, int* exit_code) {
   CLI::App* trace = app.add_subcommand("trace", "Analyse records that ranks have written");
   trace->require_subcommand(1);
   add_trace_merge(*trace, exit_code);
+  add_trace_convert(*trace, exit_code);
   CLI::App* command =
       trace->add_subcommand("explain", "Find the rank and the operation at fault in flight records");
   command->footer(
