@@ -105,21 +105,32 @@ def need_two_cores():
         cases.skip("needs two cores")
 
 
-def hosts(script, count=2, rate="none", options=""):
-    """Run the script on simulated hosts with a rank each; return the report of `weft doctor --joined`, which
-    follows the script."""
+def on_hosts(script, count=2, rate="none"):
+    """Run the script on simulated hosts with a rank each."""
     if os.geteuid() != 0:
         cases.skip("makes network namespaces, which needs root")
     line = next((line for line in cases.run([WEFT, "info"]).stdout.splitlines() if line.split()[:1] == ["ucx"]), "no ucx")
     if " available: " not in line or "not available" in line:
         cases.skip(line.strip())
-    whole = f'{script}\nexec "$WEFT" doctor --joined --json {options}'
     result = cases.run([TWO_HOSTS, "--hosts", count, "--ranks-per-host", 1, "--rate", rate, "--prefix", "others", "--grace", 30, "sh", "-c",
-                        whole],
+                        script],
                        environment={"WEFT": WEFT}, timeout=150)
     if result.returncode == 125:
         cases.skip("no hosts here: " + result.stderr.strip())
-    return report(result)
+    return result
+
+
+def hosts(script, count=2, rate="none", options=""):
+    """Return the report of `weft doctor --joined`, which follows the script on simulated hosts."""
+    return report(on_hosts(f'{script}\nexec "$WEFT" doctor --joined --json {options}', count, rate))
+
+
+def write_ssh(folder, script):
+    """Write a program in place of ssh, which gets HOST COMMAND; return its path."""
+    path = Path(folder) / "ssh"
+    path.write_text("#!/bin/sh\n" + script)
+    path.chmod(0o755)
+    return path
 
 
 def test_healthy():
@@ -141,6 +152,42 @@ def test_healthy_hosts():
     expect_equal([one["severity"] for one in whole["findings"] if one["severity"] == "error"], [], whole["findings"])
     expect_equal(len({facts["machine"] for facts in whole["facts"]}), 2, whole)
     expect_equal(len(whole["transfers"]), 1, whole)
+
+
+def test_hosts_option():
+    """--hosts examines the ranks of several hosts together, and names a host that gives no answer"""
+    with tempfile.TemporaryDirectory() as folder:
+        ssh = write_ssh(folder, '[ "$1" != dead ] || { echo no route >&2; exit 255; }\nexec sh -c "$2"\n')
+        whole = doctor("--hosts", "127.0.0.1,127.0.0.2:2,dead", "--ssh", ssh)
+        expect_equal((len(whole["facts"]), len(whole["transfers"])), (3, 3), whole)
+        one = found(whole, "hosts", "error", "host dead gave no whole answer: no route")[0]
+        expect_equal((one["ranks"], one["hosts"]), ([], ["dead"]), one)
+        errors = [each for each in whole["findings"] if each["severity"] == "error"]
+        expect_equal(errors, [one])
+        alone = cases.run([WEFT, "doctor", "--hosts", "dead", "--ssh", ssh])
+        expect(alone.returncode == 1 and "no host gave a whole answer" in alone.stderr, "none at all", alone)
+        for words in (["--hosts", "a;b"], ["--hosts", "a", "--ranks", "2"], ["--hosts", "a", "--hostfile", "b"]):
+            expect_equal(cases.run([WEFT, "doctor", *words]).returncode, 2, words)
+
+
+def test_hosts_over_network():
+    """--hosts tries the addresses and measures the bandwidth between hosts"""
+    with tempfile.TemporaryDirectory() as folder:
+        # The host of a rank is entered through that rank's shell.
+        write_ssh(folder, f'exec nsenter --target "$(cat {folder}/$1)" --net --uts --ipc --mount sh -c "$2"\n')
+        on_hosts(f"""
+            if [ "$WEFT_RANK" = 1 ]; then
+              echo $$ >{folder}/new && mv {folder}/new {folder}/host1
+              for try in $(seq 1200); do [ -e {folder}/code ] && exit; sleep 0.1; done
+            fi
+            while [ ! -e {folder}/host1 ]; do sleep 0.1; done
+            "$WEFT" doctor --json --hosts host0,host1 --ssh {folder}/ssh >{folder}/report
+            echo $? >{folder}/code""")
+        expect_equal((Path(folder) / "code").read_text(), "0\n")
+        whole = json.loads((Path(folder) / "report").read_text())
+        expect_equal(len({facts["machine"] for facts in whole["facts"]}), 2, whole)
+        expect_equal(len(whole["transfers"]), 1, whole)
+        not_found(whole, "reachability")
 
 
 def test_launchers():

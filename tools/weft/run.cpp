@@ -7,14 +7,11 @@
 #include <map>
 #include <memory>
 #include <stdexcept>
-#include <string_view>
 
 #include "commands.h"
 #include "environment/secret.h"
 #include "hosts/host_options.h"
 #include "launch.h"
-
-extern char** environ;
 
 namespace {
 
@@ -54,19 +51,9 @@ void check(const RunOptions& options, const std::vector<std::string>& words) {
   }
 }
 
-// Returns this process's variables of Weft that are settings, and those that --env names.
+// Returns weft_settings, and the variables that --env names.
 std::vector<std::pair<std::string, std::string>> environment_for(const std::vector<std::string>& named) {
-  constexpr std::string_view kOwn[] = {"WEFT_RANK",       "WEFT_SIZE",       "WEFT_LOCAL_RANK",
-                                       "WEFT_LOCAL_SIZE", "WEFT_STORE",      "WEFT_STORE_EXTERNAL",
-                                       "WEFT_SECRET",     "WEFT_SECRET_FILE"};
-  std::vector<std::pair<std::string, std::string>> variables;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string_view text = *entry;
-    const std::string_view name = text.substr(0, text.find('='));
-    if (!name.starts_with("WEFT_") || std::find(std::begin(kOwn), std::end(kOwn), name) != std::end(kOwn))
-      continue;
-    variables.emplace_back(name, text.substr(std::min(name.size() + 1, text.size())));
-  }
+  std::vector<std::pair<std::string, std::string>> variables = weft_settings();
   for (const std::string& each : named) {
     const size_t equals = each.find('=');
     const std::string name = each.substr(0, equals);

@@ -5,6 +5,8 @@ namespace doctor {
 namespace {
 
 constexpr Check kChecks[] = {
+    {"hosts", Severity::kError, "whether the hosts of --hosts can be asked over ssh",
+     "ssh HOST weft --version must work without a password (--ssh, --weft)", hosts},
     {"environment", Severity::kError, "the launcher's variables and Weft's own",
      "see the text; weft run --help shows what a rank needs", environment},
     {"rendezvous", Severity::kError, "whether the ranks meet at the store, with one secret",

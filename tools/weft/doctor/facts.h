@@ -136,6 +136,7 @@ struct Inspection {
   std::vector<Transfer> transfers;
   std::vector<double> clock_offsets_s;  // of each rank's time of day, against rank 0's
   double clock_precision_s = 0;
+  std::vector<std::pair<std::string, std::string>> unreached;  // hosts without ranks, and the reasons
   // Why the steps of a job's start failed; empty: they did not.
   std::string environment;
   std::string rendezvous;

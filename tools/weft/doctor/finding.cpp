@@ -86,7 +86,7 @@ std::vector<Finding> diagnose(const Inspection& inspection) {
     for (Finding& finding : merged(std::move(found))) {
       finding.id = check.id;
       if (finding.mend.empty()) finding.mend = check.mend;
-      finding.hosts = hosts_of(inspection, finding.ranks);
+      if (finding.hosts.empty()) finding.hosts = hosts_of(inspection, finding.ranks);
       findings.push_back(std::move(finding));
     }
   }
@@ -121,7 +121,7 @@ std::string text_of(const Inspection& inspection, const std::vector<Finding>& fi
   for (const Finding& finding : findings) {
     counts[finding.severity]++;
     std::string where;
-    if (!alone && finding.ranks.size() < inspection.ranks.size()) {
+    if (!alone && !finding.ranks.empty() && finding.ranks.size() < inspection.ranks.size()) {
       where = cat(" (", rank_text(finding.ranks));
       if (hosts > 1) where += cat(" on ", weft::list_text(finding.hosts, 4));
       where += ")";

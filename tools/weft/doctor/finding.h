@@ -24,7 +24,7 @@ struct Finding {
   std::string text;
   std::string mend;                // empty: that of the check
   std::string id;                  // of the check
-  std::vector<std::string> hosts;  // of the ranks, each once
+  std::vector<std::string> hosts;  // empty: those of the ranks, each once
 };
 
 struct Check {
@@ -32,7 +32,7 @@ struct Check {
   Severity worst;  // of its findings
   const char* looks_at;
   const char* mend;
-  // Appends findings without id and hosts.
+  // Appends findings without id.
   void (*examine)(const Inspection& inspection, std::vector<Finding>* found);
 };
 std::span<const Check> checks();
@@ -87,6 +87,7 @@ void cuda(const Inspection& inspection, std::vector<Finding>* found);
 void mpi(const Inspection& inspection, std::vector<Finding>* found);
 void settings(const Inspection& inspection, std::vector<Finding>* found);
 // start.cpp
+void hosts(const Inspection& inspection, std::vector<Finding>* found);
 void environment(const Inspection& inspection, std::vector<Finding>* found);
 void rendezvous(const Inspection& inspection, std::vector<Finding>* found);
 void communicator(const Inspection& inspection, std::vector<Finding>* found);

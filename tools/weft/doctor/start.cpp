@@ -1,4 +1,5 @@
-// The steps of a job's start: the variables, the rendezvous, the communicator.
+// The steps of a job's start: the hosts, the variables, the rendezvous, the communicator.
+#include "base/text.h"
 #include "finding.h"
 
 namespace doctor {
@@ -15,6 +16,14 @@ void add_failure(const Inspection& inspection, const std::string& failure, std::
 }
 
 }  // namespace
+
+void hosts(const Inspection& inspection, std::vector<Finding>* found) {
+  for (const auto& [host, reason] : inspection.unreached) {
+    Finding finding{Severity::kError, {}, weft::cat("host ", host, " gave no whole answer: ", reason)};
+    finding.hosts = {host};
+    found->push_back(std::move(finding));
+  }
+}
 
 void environment(const Inspection& inspection, std::vector<Finding>* found) {
   add_failure(inspection, inspection.environment, found);

@@ -133,9 +133,8 @@ HostAnswers ask_hosts(const HostsOptions& on, const std::vector<std::string>& wo
   read_answers(all, deadline);
   HostAnswers answers;
   for (size_t i = 0; i < all.size(); ++i) {
-    const std::string reason = end_asking(all[i], wait_s);
-    if (!reason.empty())
-      answers.problems.push_back(cat("host ", on.hosts[i].host, " gave no whole answer: ", reason));
+    std::string reason = end_asking(all[i], wait_s);
+    if (!reason.empty()) answers.problems.push_back({on.hosts[i].host, std::move(reason)});
     answers.text += all[i].out.text;
   }
   return answers;

@@ -1,5 +1,5 @@
-// Asks several hosts at once: runs this program there and collects what it prints. Called by `weft status`
-// and `weft top`.
+// Asks several hosts at once: runs this program there and collects what it prints. Called by `weft status`,
+// `weft top` and `weft doctor`.
 #pragma once
 
 #include <string>
@@ -7,9 +7,15 @@
 
 #include "hosts.h"
 
+// A host that gave no whole answer.
+struct HostProblem {
+  std::string host;
+  std::string reason;
+};
+
 struct HostAnswers {
-  std::string text;                   // all that the hosts printed on standard output
-  std::vector<std::string> problems;  // a sentence for each host that gave no whole answer, with its reason
+  std::string text;  // all that the hosts printed on standard output
+  std::vector<HostProblem> problems;
 };
 
 // Runs weft with these words on each host, at the same time. A host that has not ended its answer after

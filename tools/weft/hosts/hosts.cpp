@@ -14,6 +14,8 @@
 
 #include "weft/supervise.h"
 
+extern char** environ;
+
 namespace {
 
 constexpr int kMostRanks = 65536;
@@ -110,10 +112,6 @@ std::vector<std::string> words_of(const std::string& text) {
   return words;
 }
 
-std::string program_there(const HostsOptions& options) {
-  return options.program.empty() ? own_path() : options.program;
-}
-
 // Returns the command that gives a text to a shell of the host.
 std::vector<std::string> on_host(const HostsOptions& options, const HostRanks& host,
                                  const std::string& text) {
@@ -132,7 +130,7 @@ std::string start_text(const HostsOptions& options, const LaunchOptions& job, co
   text += "exec env";
   for (const auto& [name, value] : options.environment) text += " " + shell_quoted(name + "=" + value);
   constexpr const char* kPrefixes[] = {"all", "others", "none"};
-  std::vector<std::string> words = {program_there(options),
+  std::vector<std::string> words = {host_program(options),
                                     "run",
                                     "--controlled",
                                     "-n",
@@ -195,9 +193,28 @@ std::vector<HostRanks> first_ranks(const std::vector<HostRanks>& hosts, int rank
   return first;
 }
 
+std::vector<std::pair<std::string, std::string>> weft_settings() {
+  constexpr std::string_view kOwn[] = {"WEFT_RANK",       "WEFT_SIZE",       "WEFT_LOCAL_RANK",
+                                       "WEFT_LOCAL_SIZE", "WEFT_STORE",      "WEFT_STORE_EXTERNAL",
+                                       "WEFT_SECRET",     "WEFT_SECRET_FILE"};
+  std::vector<std::pair<std::string, std::string>> variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const std::string_view name = text.substr(0, text.find('='));
+    if (!name.starts_with("WEFT_") || std::find(std::begin(kOwn), std::end(kOwn), name) != std::end(kOwn))
+      continue;
+    variables.emplace_back(name, text.substr(std::min(name.size() + 1, text.size())));
+  }
+  return variables;
+}
+
+std::string host_program(const HostsOptions& options) {
+  return options.program.empty() ? own_path() : options.program;
+}
+
 std::vector<std::string> host_command(const HostsOptions& options, const HostRanks& host,
                                       const std::vector<std::string>& words) {
-  std::string text = "exec " + shell_quoted(program_there(options));
+  std::string text = "exec " + shell_quoted(host_program(options));
   for (const std::string& word : words) text += " " + shell_quoted(word);
   return on_host(options, host, text);
 }
@@ -221,7 +238,7 @@ int launch_on_hosts(const HostsOptions& options, const LaunchOptions& job) {
     first_rank += host.ranks;
   }
   SuperviseOptions how;
-  how.program = "weft run";
+  how.program = options.called;
   how.timeout_s = job.timeout_s;
   how.grace_s = job.grace_s;
   return supervise(children, how);

@@ -25,10 +25,15 @@ struct HostsOptions {
   std::vector<HostRanks> hosts;
   std::string ssh =
       "ssh -T -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=15 -o ServerAliveCountMax=3";
-  std::string program;  // the path of weft on the hosts; empty: that of this program
+  std::string called = "weft run";  // the command that the user called, for messages
+  std::string program;              // the path of weft on the hosts; empty: that of this program
   std::vector<std::pair<std::string, std::string>> environment;  // to set on all hosts
 };
 
+// Returns this process's variables of Weft that are settings. The ranks on other hosts get them.
+std::vector<std::pair<std::string, std::string>> weft_settings();
+// Returns the path of weft on the hosts.
+std::string host_program(const HostsOptions& options);
 // Returns the command that runs weft with these words on a host, in place of a shell. This host needs no ssh.
 std::vector<std::string> host_command(const HostsOptions& options, const HostRanks& host,
                                       const std::vector<std::string>& words);

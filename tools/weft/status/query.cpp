@@ -29,7 +29,8 @@ StatusAnswer ask(const StatusQuery& query) {
   if (query.hosts.given()) {
     HostAnswers hosts = ask_hosts(query.hosts.on, {"status", "--lines"}, query.wait_s);
     lines = std::move(hosts.text);
-    answer.problems = std::move(hosts.problems);
+    for (const HostProblem& problem : hosts.problems)
+      answer.problems.push_back(cat("host ", problem.host, " gave no whole answer: ", problem.reason));
   } else {
     lines = ask_here();
   }
