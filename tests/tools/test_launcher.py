@@ -190,7 +190,7 @@ def test_unknown_option():
     for option in ("--machinefile", "--machinefile=x", "-q"):
         result = weft_run("-n", "2", option, "x", "--", "true")
         expect_equal(result.returncode, 2, option, result)
-        expect(f"unknown option {option}" in result.stderr and "--help" in result.stderr, "it names the option", result.stderr)
+        expect(f"unknown option {option.split('=')[0]}" in result.stderr and "--help" in result.stderr, "it names the option", result.stderr)
     result = weft_run("-n", "1", "printf", "%s ", "-n", "--machinefile")
     expect_equal((result.returncode, result.stdout), (0, "[0] -n --machinefile \n"), result)
 
@@ -198,10 +198,23 @@ def test_unknown_option():
 def test_unknown_command():
     """an unknown command is refused by name"""
     result = cases.run([WEFT, "brench", "all_reduce"])
-    expect(result.returncode == 2 and "there is no command \"brench\"" in result.stderr, "it names the word", result)
+    expect(result.returncode == 2 and "there is no command brench" in result.stderr, "it names the word", result)
     expect("--help" in result.stderr, "it says where the commands are listed", result)
     result = cases.run([WEFT])
     expect(result.returncode == 2 and "--help" in result.stderr, "none at all", result)
+
+
+def test_suggestions():
+    """a misspelt command or option is answered with the one that it is like, and others with the choices"""
+    for words, said in ((["statsu"], 'weft: there is no command statsu; did you mean status?'),
+                        (["trace", "expl"], 'weft trace: there is no command expl; did you mean explain?'),
+                        (["brrrr"], "; the commands are run, bench, "),
+                        (["info", "--jsno"], "weft info: there is no option --jsno; did you mean --json?"),
+                        (["status", "--intervall=2"], "weft status: there is no option --intervall; the options are --help, "),
+                        (["run", "-n", "2", "--time-out", "3", "true"], "unknown option --time-out of weft run; did you mean --timeout?"),
+                        (["trace", "merge", "--outptu", "x", "y"], "weft trace merge: there is no option --outptu; did you mean --output?")):
+        result = cases.run([WEFT, *words])
+        expect(result.returncode == 2 and said in result.stderr, said, words, result)
 
 
 def test_clean_descriptors():

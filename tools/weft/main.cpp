@@ -3,37 +3,8 @@
 #include <weft/weft.h>
 
 #include <algorithm>
-#include <cstdio>
 
 #include "commands.h"
-
-namespace {
-
-// Returns false, with an error that lists the choices, if a word is not a command where one is needed. The
-// parser's own error would say that a command is missing, without naming the wrong word.
-bool known_command(const CLI::App& app, const std::vector<std::string>& words) {
-  std::string called = "weft";
-  const CLI::App* within = &app;
-  for (const std::string& word : words) {
-    const std::vector<const CLI::App*> choices =
-        within->get_subcommands([](const CLI::App* command) { return !command->get_group().empty(); });
-    if (choices.empty() || word.empty() || word[0] == '-') return true;
-    const auto is_word = [&](const CLI::App* command) { return command->get_name() == word; };
-    const auto found = std::find_if(choices.begin(), choices.end(), is_word);
-    if (found == choices.end()) {
-      std::string list;
-      for (const CLI::App* choice : choices) list += (list.empty() ? "" : ", ") + choice->get_name();
-      std::fprintf(stderr, "%s: there is no command \"%s\"; the commands are %s (--help describes them)\n",
-                   called.c_str(), word.c_str(), list.c_str());
-      return false;
-    }
-    called += " " + word;
-    within = *found;
-  }
-  return true;
-}
-
-}  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app("Weft: gradient synchronisation and collective communication");
@@ -60,6 +31,5 @@ int main(int argc, char** argv) {
   add_secret(app, &exit_code);
   add_status(app, &exit_code);
   add_top(app, &exit_code);
-  if (!known_command(app, words)) return 2;
   return run_command(app, words, &exit_code);
 }

@@ -12,6 +12,7 @@
 #include "environment/secret.h"
 #include "hosts/host_options.h"
 #include "launch.h"
+#include "suggest.h"
 
 namespace {
 
@@ -27,12 +28,13 @@ struct RunOptions {
 }
 
 // Checks combinations of options. words: those after weft run's own options and before "--".
-void check(const RunOptions& options, const std::vector<std::string>& words) {
+void check(const CLI::App& run, const RunOptions& options, const std::vector<std::string>& words) {
   const LaunchOptions& job = options.job;
   // The parser takes the first unknown word for the command.
   if (!words.empty() && words[0].starts_with('-')) {
-    wrong("unknown option " + words[0] +
-          " of weft run; write -- before the command if its name begins with -");
+    const std::string name = words[0].substr(0, words[0].find('='));
+    wrong("unknown option " + name + " of weft run" + suggestion(name, option_names(run), "options") +
+          "\nWrite -- before the command if its name begins with -");
   }
   if (job.command.empty()) wrong("the command to start is missing, for example: weft run -n 2 -- ./program");
   if (options.hosts.given()) return;
@@ -157,7 +159,7 @@ void add_run(CLI::App& app, const std::vector<std::string>& tail, int* exit_code
     // If the command comes before "--", that is one of its own words.
     const bool skip = words.empty() && !tail.empty();
     job.command.insert(job.command.end(), tail.begin() + (skip ? 1 : 0), tail.end());
-    check(*options, words);
+    check(*run, *options, words);
     if (options->controlled) {
       job.secret = read_secret();
       job.control = STDIN_FILENO;
