@@ -39,7 +39,7 @@ memory, no network besides their rate-limited links to one switch, and no cores 
   --help
 
 The hosts are host0, host1 ... and know each other by these names; rank 0 is on host0. Each rank has WEFT_RANK,
-WEFT_SIZE, WEFT_LOCAL_RANK, WEFT_LOCAL_SIZE, WEFT_STORE, WEFT_SECRET and this script's environment. Output, the end
+WEFT_SIZE, WEFT_LOCAL_RANK, WEFT_LOCAL_SIZE, WEFT_STORE, WEFT_SECRET_FILE and this script's environment. Output, the end
 after the first failure and the exit code are those of \`weft run\`; $cannot: the hosts cannot be made. TCP's congestion control is
 cubic, the kernel's default, whatever this machine prefers.
 Needs: Linux, root, bash, iproute2 (ip, tc), util-linux (unshare, nsenter, setpriv, setsid, taskset, mount), and in the

@@ -19,7 +19,7 @@ PEERS = Path(sys.argv[4]) / "peers" / "venv" / "bin"
 DOCUMENT = Path(__file__).resolve().parent.parent.parent / "docs/how-to/launch-kubernetes.md"
 AGENT = Path(__file__).resolve().parent / "agent.sh"
 # Uses the rank numbers of the tested launcher: two-hosts.sh starts only one process a host here.
-HERE = "HOST=$WEFT_RANK; unset WEFT_RANK WEFT_SIZE WEFT_LOCAL_RANK WEFT_LOCAL_SIZE WEFT_STORE WEFT_SECRET; "
+HERE = "HOST=$WEFT_RANK; unset WEFT_RANK WEFT_SIZE WEFT_LOCAL_RANK WEFT_LOCAL_SIZE WEFT_STORE WEFT_SECRET_FILE; "
 
 
 def each_host(script, **environment):

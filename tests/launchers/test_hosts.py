@@ -84,7 +84,7 @@ def test_ranks():
     """each rank has its number, its host's network and shared memory, and the job's store and secret"""
     need_hosts()
     script = ('echo "$WEFT_RANK $WEFT_SIZE $WEFT_LOCAL_SIZE $(hostname) $(ls /sys/class/net | tr "\\n" ,) '
-              '$(ls /dev/shm | wc -l) $WEFT_STORE $WEFT_SECRET"; pwd')
+              '$(ls /dev/shm | wc -l) $WEFT_STORE $(cat $WEFT_SECRET_FILE)"; pwd')
     result = hosts("--hosts", 3, "--prefix", "none", "sh", "-c", script)
     lines = sorted(line.split() for line in result.stdout.splitlines() if " " in line)
     expect_equal([line[:6] for line in lines], [[str(r), "6", "2", f"host{r // 2}", "eth0,lo,", "0"] for r in range(6)], result)

@@ -374,7 +374,7 @@ def test_missing_rank():
 
 def test_wrong_secret():
     """ranks that have different secrets are found, and each reports it"""
-    script = f'[ "$WEFT_RANK" = 1 ] && export WEFT_SECRET=another-secret-than-the-others; exec {shlex.quote(WEFT)} doctor --joined --wait 2'
+    script = f'[ "$WEFT_RANK" = 1 ] && unset WEFT_SECRET_FILE && export WEFT_SECRET=another-secret-than-the-others; exec {shlex.quote(WEFT)} doctor --joined --wait 2'
     result = cases.run([WEFT, "run", "-n", 2, "--grace", 20, "--", "sh", "-c", script], timeout=60)
     expect_equal(result.returncode, 1, result)
     expect("[1] error: rendezvous: " in result.stderr and "secret" in result.stderr, "rank 1 says why", result)

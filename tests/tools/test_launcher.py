@@ -24,13 +24,14 @@ def shell(ranks, script, *options, **more):
 
 
 def test_environment():
-    """every rank gets its number, the size, one store and one secret"""
-    result = shell(3, 'echo "$WEFT_RANK $WEFT_SIZE $WEFT_STORE $WEFT_SECRET"', "--prefix", "none")
+    """every rank gets its number, the size, one store and one secret, which its environment does not have"""
+    script = 'secret=$(cat "$WEFT_SECRET_FILE"); env | grep -q "$secret" && echo seen; echo "$WEFT_RANK $WEFT_SIZE $WEFT_STORE $secret"'
+    result = shell(3, script, "--prefix", "none", environment={"WEFT_SECRET": "another secret, from outside"})
     lines = sorted(line.split() for line in result.stdout.splitlines())
     expect_equal([line[:2] for line in lines], [["0", "3"], ["1", "3"], ["2", "3"]], result)
     expect_equal(len({(line[2], line[3]) for line in lines}), 1, result)
     expect(lines[0][2].startswith("unix:@") and len(lines[0][3]) >= 32, "store and secret", lines[0][2])
-    again = shell(1, 'echo "$WEFT_STORE $WEFT_SECRET"', "--prefix", "none").stdout.split()
+    again = shell(1, 'echo "$WEFT_STORE $(cat "$WEFT_SECRET_FILE")"', "--prefix", "none").stdout.split()
     expect(again[0] != lines[0][2] and again[1] != lines[0][3], "two jobs share a store or a secret")
 
 

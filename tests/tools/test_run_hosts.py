@@ -65,7 +65,7 @@ class Hosts:
 
 def test_environment():
     """ranks of several hosts get their numbers, one store at the first host and one secret, which no command line has"""
-    script = 'echo "$WEFT_RANK $WEFT_SIZE $WEFT_LOCAL_RANK $WEFT_LOCAL_SIZE $WEFT_STORE $WEFT_SECRET $WEFT_BACKEND $MORE"'
+    script = 'echo "$WEFT_RANK $WEFT_SIZE $WEFT_LOCAL_RANK $WEFT_LOCAL_SIZE $WEFT_STORE $(cat $WEFT_SECRET_FILE) $WEFT_BACKEND $MORE"'
     with Hosts() as hosts:
         result = hosts.run("127.0.0.1:2,user@b,[::1]:3", script, "--env", "MORE=it's", environment={"WEFT_BACKEND": "shm"})
         expect_equal(result.returncode, 0, result)

@@ -1,11 +1,16 @@
 #include "launch.h"
 
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <system_error>
 
+#include "base/fd.h"
 #include "supervise.h"
 
 namespace {
@@ -14,6 +19,29 @@ std::string prefix_of(Prefix prefix, int rank) {
   const bool plain = prefix == Prefix::kNone || (prefix == Prefix::kOthers && rank == 0);
   return plain ? "" : "[" + std::to_string(rank) + "] ";
 }
+
+// Holds a secret in memory of this process, which only this user can open, at a path below /proc. A variable
+// would be passed to everything that the ranks start, and shown by everything that prints its environment.
+class SecretMemory {
+ public:
+  explicit SecretMemory(const std::string& secret)
+      : memory_(::memfd_create("weft-secret", MFD_CLOEXEC | MFD_ALLOW_SEALING)) {
+    constexpr int kSeals = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
+    const auto size = static_cast<ssize_t>(secret.size());
+    const std::string path = "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(memory_.get());
+    if (memory_.valid() && ::write(memory_.get(), secret.data(), secret.size()) == size &&
+        ::fchmod(memory_.get(), 0400) == 0 && ::fcntl(memory_.get(), F_ADD_SEALS, kSeals) == 0 &&
+        ::access(path.c_str(), R_OK) == 0) {
+      path_ = path;
+    }
+  }
+  // Returns the path; empty if the kernel has no such memory, or /proc is not mounted.
+  const std::string& path() const { return path_; }
+
+ private:
+  const weft::Fd memory_;
+  std::string path_;
+};
 
 }  // namespace
 
@@ -35,6 +63,7 @@ std::string random_hex(int count) {
 int launch(const LaunchOptions& options) {
   const std::string store = options.store.empty() ? "unix:@weft-" + random_hex(16) : options.store;
   const std::string secret = options.secret.empty() ? random_hex(32) : options.secret;
+  const SecretMemory memory(secret);
   const int size = std::max(options.size, options.ranks);
   const bool elsewhere = size > options.ranks;
   std::vector<Child> children;
@@ -52,8 +81,12 @@ int launch(const LaunchOptions& options) {
                          {"WEFT_STORE", store}};
     // If some ranks are elsewhere, the secret is the one that the user gave to all of them.
     if (!elsewhere || !options.secret.empty()) {
-      child.environment.emplace_back("WEFT_SECRET", secret);
-      child.unset = {"WEFT_STORE_EXTERNAL", "WEFT_SECRET_FILE"};
+      child.unset = {"WEFT_STORE_EXTERNAL", "WEFT_SECRET", "WEFT_SECRET_FILE"};
+      if (memory.path().empty()) {
+        child.environment.emplace_back("WEFT_SECRET", secret);
+      } else {
+        child.environment.emplace_back("WEFT_SECRET_FILE", memory.path());
+      }
     }
     child.environment.insert(child.environment.end(), options.environment.begin(), options.environment.end());
     children.push_back(std::move(child));
