@@ -40,6 +40,7 @@ enum class Variable : uint8_t {
   kCudaRuntime,
   kNcclLibrary,
   kLibrary,
+  kJaxLibrary,
   kLightgbmLibrary,
   kFailpoints,
 };

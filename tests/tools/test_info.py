@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """weft info, and the command's general options. Usage: test_info.py WEFT"""
 import json
+import re
 import resource
 import sys
 import tempfile
@@ -11,6 +12,7 @@ import cases  # noqa: E402
 from cases import expect, expect_equal  # noqa: E402
 
 WEFT = sys.argv[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_json():
@@ -77,6 +79,14 @@ def test_environment():
     text = cases.run([WEFT, "info", "--env"], environment={"WEFT_BACKND": "shm", "WEFT_SIZE": "1"})
     expect("did you mean WEFT_BACKEND?" in text.stdout, "the misspelt one", text.stdout)
     expect("not set: 5000" in text.stdout, "the default", text.stdout)
+
+
+def test_environment_of_python():
+    """weft info --env knows each variable that the Python package reads"""
+    known = set(environment_of(WEFT_SIZE="1")[0]["by_name"])
+    for path in (ROOT / "python/weftsync").rglob("*.py"):
+        read = set(re.findall(r'(?:environ\.get\(|module_file\(_FILE, )"(WEFT_\w+)"', path.read_text()))
+        expect(read <= known, f"{path.name} reads variables that are not in lib/environment/variables.cpp", read - known)
 
 
 def test_wrong_environment():
