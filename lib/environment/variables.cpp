@@ -60,7 +60,8 @@ constexpr VariableInfo kTable[] = {
      .name = "WEFT_SECRET_FILE",
      .values = "the path of a file that no other user can read",
      .unset = "no secret",
-     .meaning = "The file with the job's secret; a final newline is ignored. Needed beyond one host.",
+     .meaning = "The file with the job's secret; a final newline is ignored. Needed beyond one host, unless "
+                "the ranks meet through a folder.",
      .equal = true},
     {.variable = Variable::kSecret,
      .name = "WEFT_SECRET",
