@@ -1,10 +1,15 @@
 #!/usr/bin/env python3
 """weft bench: it runs, counts and checks. Its times are not tested. Usage: test_bench.py WEFT"""
+import contextlib
 import json
+import os
+import pty
+import re
 import statistics
 import subprocess
 import sys
 import tempfile
+import xml.etree.ElementTree
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
@@ -139,6 +144,70 @@ def test_bad_words():
                   ["all_reduce", "--repeat", 0], ["all_reduce", "--repeat", 101], ["all_reduce", "--repeat", "some"]):
         result = cases.run([WEFT, "bench", *words])
         expect(result.returncode in (1, 2) and result.stderr, "it says what is wrong", words, result)
+
+
+def test_help_of_each():
+    """the help of a benchmark has the options that apply to it, and a misspelt word is answered with the one meant"""
+    for name, has, lacks in (("all_reduce", ["--op", "--sizes", "--ranks"], ["--manifest", "--hook"]),
+                             ("broadcast", ["--dtype", "--memory"], ["--op", "--replay"]),
+                             ("barrier", ["--iterations", "--json"], ["--sizes", "--op", "--memory", "--manifest"]),
+                             ("step", ["--manifest", "--hook", "--repeat"], ["--sizes", "--dtype"])):
+        shown = cases.run([WEFT, "bench", name, "--help"])
+        expect_equal(shown.returncode, 0, shown)
+        options = re.findall(r"^ +(?:-\w,)?(--[\w-]+)", shown.stdout, re.M)
+        expect(set(has) <= set(options) and not set(lacks) & set(options), name, options)
+    listed = cases.run([WEFT, "bench", "--help"]).stdout
+    expect("send_recv" in listed and "faults" in listed and "--manifest" not in listed, "the benchmarks", listed)
+    for words, said in ((["all_reduse"], "weft bench: there is no command all_reduse; did you mean all_reduce?"),
+                        (["all_reduce", "--sizs", "8"], "weft bench all_reduce: there is no option --sizs; did you mean --sizes?"),
+                        ([], "name a benchmark")):
+        result = cases.run([WEFT, "bench", *words])
+        expect(result.returncode == 2 and said in result.stderr, said, result)
+
+
+def test_plot():
+    """--plot draws the times of several collectives with axes, a title and a description of all values"""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "out.svg"
+        words = ["--ranks", 2, "--iterations", 10, "--no-pin"]
+        result = cases.run([WEFT, "bench", "all_reduce", "broadcast", "barrier", "--sizes", "8,4K,1M", "--plot", path, *words])
+        expect_equal(result.returncode, 0, result)
+        names = {"svg": "http://www.w3.org/2000/svg"}
+        picture = xml.etree.ElementTree.parse(path).getroot()
+        expect_equal(picture.attrib["aria-labelledby"], "title description")
+        expect("2 ranks" in picture.find("svg:title", names).text, "the title")
+        about = picture.find("svg:desc", names).text
+        expect(re.search(r"all_reduce sum f32 arena: 8 bytes [\d.]+ \u00b5s, 4K bytes .*1M bytes .*broadcast f32 arena: ", about),
+               "the description", about)
+        lines = picture.findall("svg:polyline", names)
+        expect_equal([len(line.attrib["points"].split()) for line in lines], [3, 3])
+        for line in lines:
+            points = [tuple(map(float, point.split(","))) for point in line.attrib["points"].split()]
+            expect(points == sorted(points) and all(0 < x < 760 and 0 < y < 460 for x, y in points), "inside", points)
+        texts = [text.text for text in picture.findall("svg:text", names)]
+        expect({"bytes of the larger buffer", "median time in \u00b5s", "broadcast f32 arena"} <= set(texts), "labels", texts)
+        for words, said in ((["barrier"], "at least two --sizes"), (["all_reduce", "--sizes", "8"], "at least two --sizes"),
+                            (["all_reduce", "reduce", "broadcast", "gather", "scatter", "all_gather"], "at most 5 collectives, given 6")):
+            result = cases.run([WEFT, "bench", *words, "--plot", path])
+            expect(result.returncode == 1 and said in result.stderr, said, result)
+
+
+def test_progress():
+    """a long run says on a terminal how far it is, and nothing elsewhere"""
+    words = [WEFT, "bench", "all_reduce", "--ranks", "2", "--sizes", "4M", "--no-pin", "--iterations"]
+    quick = cases.run([*words, "10"])
+    expect(" calls" not in quick.stderr, "no terminal, no progress", quick)
+    control, terminal = pty.openpty()
+    process = subprocess.Popen([*words, "100000"], stdout=subprocess.DEVNULL, stderr=terminal)
+    os.close(terminal)
+    said = ""
+    with contextlib.suppress(OSError):  # the end of a terminal's last user
+        while data := os.read(control, 4096):
+            said += data.decode()
+            if re.search(r"all_reduce of 4M: \d+ of \d+ calls", said):
+                process.terminate()
+    process.wait(timeout=60)
+    expect(re.search(r"weft bench: all_reduce of 4M: \d+ of \d+ calls", said), "how far it is", said)
 
 
 def test_counters():

@@ -1,4 +1,6 @@
 // weft bench: measures collectives and gradient steps. Starts this program again as the ranks.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -13,6 +15,7 @@
 #include "bench_options.h"
 #include "compare.h"
 #include "measure.h"
+#include "plot.h"
 #include "repeats.h"
 #include "syscalls.h"
 #include "weft/commands.h"
@@ -23,10 +26,14 @@ namespace {
 
 constexpr int64_t kRareHeartbeatMs = 3'600'000;
 
-void write(const nlohmann::json& run, const std::string& path) {
+void write_text(const std::string& text, const std::string& path) {
   std::ofstream file(path);
-  file << run.dump(1) << '\n';
+  file << text;
   if (!file.flush()) throw std::runtime_error("cannot write the results to " + path);
+}
+
+void write(const nlohmann::json& run, const std::string& path) {
+  write_text(run.dump(1) + "\n", path);
 }
 
 // Returns false if any result is wrong. Null means that the results are not checked.
@@ -41,6 +48,7 @@ bool is_correct(const nlohmann::json& run) {
 bool report(const nlohmann::json& run, const BenchOptions& options, const std::optional<Baseline>& baseline) {
   print_results(run);
   if (!options.json.empty()) write(run, options.json);
+  if (!options.plot.empty()) write_text(plot_svg(run), options.plot);
   if (!options.against.empty())
     std::printf("Compared with %s, whose ranks ran interleaved with these:\n", options.against.c_str());
   const bool good = !baseline || baseline->compare(run, options.tolerance);
@@ -108,6 +116,8 @@ int launch_ranks(const std::string& program, const BenchOptions& options,
   job.command = {program};
   job.command.insert(job.command.end(), words.begin(), words.end());
   job.command.push_back("--joined");
+  // The ranks' standard error is a pipe. Another weft command may not know the option.
+  if (program == kThis && ::isatty(STDERR_FILENO) == 1) job.command.emplace_back("--progress");
   job.command.insert(job.command.end(), more.begin(), more.end());
   return launch(job);
 }
@@ -171,11 +181,13 @@ int local_rank_from_environment() {
 void add_bench(CLI::App& app, const std::vector<std::string>& words, int* exit_code) {
   auto options = std::make_shared<BenchOptions>();
   CLI::App* bench = app.add_subcommand("bench", "Measure collectives and gradient steps on this machine");
-  add_bench_options(*bench, *options);
+  add_benchmarks(*bench, *options);
   add_bench_faults(*bench, exit_code);
   bench->callback([options, bench, &words, exit_code] {
     if (bench->got_subcommand("faults")) return;
-    if (options->ops.empty()) throw CLI::RequiredError("OP");
+    options->ops = chosen_benchmarks(*bench);
+    if (options->ops.empty())
+      throw CLI::ValidationError("weft bench", "name a benchmark, such as all_reduce; --help lists them");
     check_options(*options);
     if (options->joined) {
       *exit_code = bench_rank(*options, local_rank_from_environment());

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <stdexcept>
 
 #include "measure.h"
 #include "names.h"
@@ -160,21 +159,13 @@ const std::map<std::string, Collective>& collectives() {
   return table;
 }
 
-const Collective& find(const std::string& name) {
-  const auto found = collectives().find(name);
-  if (found != collectives().end()) return found->second;
-  std::string choices = "barrier, step, ready";
-  for (const auto& [known, collective] : collectives()) choices += ", " + known;
-  throw std::invalid_argument("unknown benchmark '" + name + "', expected one of: " + choices);
-}
-
 // Returns a number of iterations that moves about a quarter of a gigabyte in total, within limits.
 uint64_t iterations_for(uint64_t bytes) {
   return std::clamp<uint64_t>((uint64_t{256} << 20) / std::max<uint64_t>(bytes, 1), 20, 5000);
 }
 
 Result bench_one(Job& job, const BenchOptions& options, const std::string& name, uint64_t bytes) {
-  const Collective& collective = find(name);
+  const Collective& collective = collectives().at(name);
   const int32_t dtype = parse_dtype(options.dtype), op = parse_op(options.op);
   const uint64_t size = dtype_size(dtype), ranks = static_cast<uint64_t>(job.size());
   const bool blocks = collective.blocks_in || collective.blocks_out;
@@ -208,7 +199,8 @@ Result bench_one(Job& job, const BenchOptions& options, const std::string& name,
                         [&](uint64_t round) {
                           if (round == 0) result.algorithm = job.info().algorithm;
                           return collective.check(c, round);
-                        }};
+                        },
+                        shown_name(job, options, name + " of " + bytes_text(result.bytes))};
   const uint64_t iterations = options.iterations != 0 ? options.iterations : iterations_for(result.bytes);
   result.times = measure(job, subject, iterations, options.warmup);
   return result;
@@ -221,16 +213,13 @@ Result bench_barrier(Job& job, const BenchOptions& options) {
                         [&](uint64_t) {
                           result.algorithm = job.info().algorithm;
                           return true;
-                        }};
+                        },
+                        shown_name(job, options, "barrier")};
   result.times = measure(job, subject, options.iterations != 0 ? options.iterations : 5000, options.warmup);
   return result;
 }
 
 }  // namespace
-
-void check_collective(const std::string& op) {
-  if (op != "barrier") find(op);
-}
 
 std::vector<Result> bench_collective(Job& job, const BenchOptions& options, const std::string& op) {
   if (op == "barrier") return {bench_barrier(job, options)};

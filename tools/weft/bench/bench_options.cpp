@@ -5,35 +5,61 @@
 
 #include "compare.h"
 #include "names.h"
+#include "plot.h"
 
 namespace {
 
 constexpr char kFooter[] =
-    "OP: all_reduce, reduce, broadcast, all_gather, reduce_scatter, gather, scatter, all_to_all, "
-    "send_recv\n"
-    "(a round trip), barrier, step (a gradient step of a manifest's parameters), or ready (the cost of\n"
-    "reporting a gradient ready without its copy, and the cost of many tiny parameters).\n"
+    "Several benchmarks may be given: weft bench all_reduce barrier --sizes 8,64K\n"
     "Before every timed call each rank writes its buffers anew and enters a barrier; the time is that of\n"
     "the slowest rank. Results are checked in the first and the last call; a wrong result gives exit code "
     "1.";
 
-// Adds the options that select the measurement and its data.
-void add_subject(CLI::App& bench, BenchOptions& options) {
-  bench.add_option("OP", options.ops, "operations to measure, see below");
+struct Benchmark {
+  enum class Kind { kReduces, kMoves, kNoData, kStep };
+  const char* name;
+  const char* about;
+  Kind kind;
+};
+
+constexpr Benchmark kBenchmarks[] = {
+    {"all_reduce", "Reduce the ranks' buffers, for all ranks", Benchmark::Kind::kReduces},
+    {"reduce", "Reduce the ranks' buffers, for rank 0", Benchmark::Kind::kReduces},
+    {"reduce_scatter", "Reduce the ranks' buffers, a block for each rank", Benchmark::Kind::kReduces},
+    {"broadcast", "Copy rank 0's buffer to all ranks", Benchmark::Kind::kMoves},
+    {"all_gather", "Collect a block of each rank, on all ranks", Benchmark::Kind::kMoves},
+    {"gather", "Collect a block of each rank, on rank 0", Benchmark::Kind::kMoves},
+    {"scatter", "Send a block to each rank, from rank 0", Benchmark::Kind::kMoves},
+    {"all_to_all", "Send a block to each rank, from all ranks", Benchmark::Kind::kMoves},
+    {"send_recv", "Send a buffer from rank 0 to rank 1 and back", Benchmark::Kind::kMoves},
+    {"barrier", "Wait for all ranks", Benchmark::Kind::kNoData},
+    {"step", "Synchronise the gradients of a list of parameters", Benchmark::Kind::kStep},
+    {"ready", "Report gradients ready without their copy, and many tiny parameters",
+     Benchmark::Kind::kNoData},
+};
+
+void add_ranks(CLI::App& bench, BenchOptions& options) {
   bench.add_option("-n,--ranks", options.ranks, "number of local processes, default 2")
       ->check(CLI::Range(1, 4096));
   bench.add_option("--backend", options.backend, "name of the backend, default: the best available");
+}
+
+// Adds the options of the buffers of a collective.
+void add_buffers(CLI::App& bench, BenchOptions& options) {
   bench
       .add_option_function<std::string>(
           "--memory", [&options](const std::string& memory) { options.arena = memory == "arena"; },
           "memory of the buffers: arena (default) or private")
       ->check(CLI::IsMember({"arena", "private"}));
   bench.add_option("--dtype", options.dtype, "element type, default f32");
-  bench.add_option("--op", options.op, "reduction, default sum");
   bench
       .add_option("--sizes", options.sizes,
                   "bytes of the call's larger buffer, separated by commas: 8,64K,4M")
       ->delimiter(',');
+}
+
+void add_reduction(CLI::App& bench, BenchOptions& options) {
+  bench.add_option("--op", options.op, "reduction, default sum");
 }
 
 // Adds the options for repetitions and processes.
@@ -49,6 +75,7 @@ void add_processes(CLI::App& bench, BenchOptions& options) {
                   "processes' medians")
       ->check(CLI::Range(1, static_cast<int>(kMostRepeats)));
   bench.add_option("--into", options.into)->group("");
+  bench.add_flag("--progress", options.progress)->group("");
   bench.add_flag("--joined", options.joined, "this process is a rank already (started by mpirun, srun, ...)");
   bench.add_flag(
       "--count-system-calls", options.count_system_calls,
@@ -59,6 +86,8 @@ void add_processes(CLI::App& bench, BenchOptions& options) {
 // Adds the options of reports and comparisons.
 void add_reports(CLI::App& bench, BenchOptions& options) {
   bench.add_option("--json", options.json, "also write the results to this file");
+  bench.add_option("--plot", options.plot,
+                   "also draw the times over the sizes of at most five collectives as SVG, into this file");
   bench.add_option(
       "--trace", options.trace,
       "each rank writes its latest operations to TEXT.rank0.json and so on, as a Chrome trace for "
@@ -94,15 +123,55 @@ void check_repeat(const BenchOptions& options) {
   }
 }
 
+// A picture of nothing, or of too many lines, is refused before minutes of measuring.
+void check_plot(const BenchOptions& options) {
+  if (options.plot.empty()) return;
+  const auto has_sizes = [](const std::string& op) {
+    const auto found = std::find_if(std::begin(kBenchmarks), std::end(kBenchmarks),
+                                    [&](const Benchmark& each) { return op == each.name; });
+    return found->kind == Benchmark::Kind::kReduces || found->kind == Benchmark::Kind::kMoves;
+  };
+  const auto lines = static_cast<size_t>(std::count_if(options.ops.begin(), options.ops.end(), has_sizes));
+  if (lines == 0 || options.sizes.size() < 2)
+    throw std::invalid_argument("--plot needs a collective with at least two --sizes");
+  if (lines > kMostLines) {
+    throw std::invalid_argument("--plot shows at most " + std::to_string(kMostLines) +
+                                " collectives, given " + std::to_string(lines));
+  }
+}
+
 }  // namespace
 
-void add_bench_options(CLI::App& bench, BenchOptions& options) {
+void add_benchmarks(CLI::App& bench, BenchOptions& options) {
   options.sizes = {"8", "4K", "64K", "1M", "4M", "16M", "64M"};
   bench.footer(kFooter);
-  add_subject(bench, options);
+  bench.require_subcommand(0, 0);  // any number: the parser's own error would not name a benchmark
+  add_ranks(bench, options);
+  add_buffers(bench, options);
+  add_reduction(bench, options);
   options.step.add_to(bench);
   add_processes(bench, options);
   add_reports(bench, options);
+  for (CLI::Option* option : bench.get_options()) {
+    if (option != bench.get_help_ptr()) option->group("");
+  }
+  for (const Benchmark& each : kBenchmarks) {
+    using Kind = Benchmark::Kind;
+    CLI::App* command = bench.add_subcommand(each.name, each.about);
+    command->fallthrough();
+    add_ranks(*command, options);
+    if (each.kind == Kind::kReduces || each.kind == Kind::kMoves) add_buffers(*command, options);
+    if (each.kind == Kind::kReduces) add_reduction(*command, options);
+    if (each.kind == Kind::kStep) options.step.add_to(*command);
+    add_processes(*command, options);
+    add_reports(*command, options);
+  }
+}
+
+std::vector<std::string> chosen_benchmarks(const CLI::App& bench) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : bench.get_subcommands()) names.push_back(command->get_name());
+  return names;
 }
 
 // Reports bad options before processes are started.
@@ -113,10 +182,9 @@ void check_options(const BenchOptions& options) {
   options.step.check();
   check_repeat(options);
   if (!options.baseline.empty()) Baseline(options.baseline);  // throws
-  for (const std::string& op : options.ops) {
-    if (op != "step" && op != "ready") check_collective(op);
-    if (op == "step" && options.step.manifests.empty()) {
-      throw std::invalid_argument("weft bench step needs --manifest FILE; examples are in bench/manifests");
-    }
+  const auto step = std::find(options.ops.begin(), options.ops.end(), "step");
+  if (step != options.ops.end() && options.step.manifests.empty()) {
+    throw std::invalid_argument("weft bench step needs --manifest FILE; examples are in bench/manifests");
   }
+  check_plot(options);
 }

@@ -141,7 +141,8 @@ std::vector<Result> bench_ready(Job& job, const BenchOptions& options) {
       const Subject subject{[&](uint64_t) {
                               if (creates) tiny.destroy();
                             },
-                            [&] { creates ? tiny.create() : tiny.step(); }, right};
+                            [&] { creates ? tiny.create() : tiny.step(); }, right,
+                            shown_name(job, options, "ready")};
       // Creating a reducer of 100,000 parameters takes long.
       const uint64_t most = creates ? 5 : 30;
       Result result =

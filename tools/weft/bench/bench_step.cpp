@@ -266,7 +266,8 @@ Result bench_step(Job& job, const BenchOptions& options, const std::string& mani
   const std::optional<double> inexact = inexactness(how.hook);
   const Subject subject{
       [&](uint64_t round) { step.rewrite(round); }, [&] { step.run(); },
-      [&](uint64_t round) { return !inexact.has_value() || step.holds_mean(round, *inexact); }};
+      [&](uint64_t round) { return !inexact.has_value() || step.holds_mean(round, *inexact); },
+      shown_name(job, options, "step of " + manifest.name)};
   Result result;
   result.work = "step " + manifest.name;
   result.details = std::to_string(manifest.params.size()) + " f32 gradients in " +

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 
 #include "counters.h"
 #include "syscalls.h"
@@ -55,12 +56,36 @@ uint64_t moved_bytes(const Job& job) {
   return info.bytes_shared + info.bytes_direct + info.bytes_sent;
 }
 
+// Says every few seconds how many calls are done.
+class Progress {
+ public:
+  Progress(const std::string& name, uint64_t calls)
+      : name_(name), calls_(calls), next_ns_(now_ns() + kEachNs) {}
+  void done(uint64_t calls) {
+    if (name_.empty() || now_ns() < next_ns_) return;
+    next_ns_ = now_ns() + kEachNs;
+    std::fprintf(stderr, "weft bench: %s: %llu of %llu calls\n", name_.c_str(),
+                 static_cast<unsigned long long>(calls), static_cast<unsigned long long>(calls_));
+  }
+
+ private:
+  static constexpr uint64_t kEachNs = 2'000'000'000;
+  const std::string& name_;
+  const uint64_t calls_;
+  uint64_t next_ns_;
+};
+
 }  // namespace
+
+std::string shown_name(const Job& job, const BenchOptions& options, const std::string& name) {
+  return options.progress && job.rank() == 0 ? name : "";
+}
 
 Times measure(Job& job, const Subject& subject, uint64_t iterations, uint64_t warmup) {
   std::vector<uint64_t> run_ns(iterations), wall_ns(iterations);
   uint64_t moved_before = 0;
   bool correct = true;
+  Progress progress(subject.name, warmup + iterations);
   for (uint64_t round = 0; round < warmup + iterations; ++round) {
     if (round == warmup) moved_before = moved_bytes(job);
     const uint64_t t0 = now_ns();
@@ -71,6 +96,7 @@ Times measure(Job& job, const Subject& subject, uint64_t iterations, uint64_t wa
     subject.run();
     const uint64_t t3 = now_ns();
     if (round == 0 || round + 1 == warmup + iterations) correct = subject.check(round) && correct;
+    progress.done(round + 1);
     if (round < warmup) continue;
     run_ns[round - warmup] = t3 - t2;
     wall_ns[round - warmup] = t3 - t2 + t1 - t0;

@@ -24,10 +24,12 @@ struct BenchOptions {
   uint64_t iterations = 0;  // 0: by size
   uint64_t warmup = 3;
   bool pin = true;
-  bool joined = false;  // this process is a rank already
-  int repeat = 1;       // number of sets of rank processes, one after the other
-  std::string into;     // rank 0 of one of several repeats only writes its --json results here
+  bool joined = false;    // this process is a rank already
+  int repeat = 1;         // number of sets of rank processes, one after the other
+  std::string into;       // rank 0 of one of several repeats only writes its --json results here
+  bool progress = false;  // rank 0 says on standard error how far it is
   std::string json;
+  std::string plot;        // file name of a picture
   std::string trace;       // file names of the ranks' traces
   std::string baseline;    // --json file of an earlier run: reports what became slower
   std::string against;     // another weft command, whose measurements alternate with this one's
@@ -40,6 +42,7 @@ struct Subject {
   std::function<void(uint64_t round)> rewrite;  // fills the inputs again
   std::function<void()> run;                    // is timed
   std::function<bool(uint64_t round)> check;    // returns whether the results are right; not timed
+  std::string name = {};                        // for progress; empty: none is shown
 };
 
 struct Times {
@@ -57,6 +60,8 @@ struct Times {
   bool correct = false;      // on every rank, in the first and the last iteration
 };
 
+// Returns the name under which rank 0 shows progress; empty: this rank shows none.
+std::string shown_name(const Job& job, const BenchOptions& options, const std::string& name);
 // Measures an operation. Collective over the job.
 Times measure(Job& job, const Subject& subject, uint64_t iterations, uint64_t warmup);
 
@@ -91,8 +96,6 @@ struct Result {
   Times times;
 };
 
-// Throws std::invalid_argument unless a benchmark of that collective exists.
-void check_collective(const std::string& op);
 // The benchmarks. Rank 0's results are complete; those of other ranks are unspecified.
 std::vector<Result> bench_collective(Job& job, const BenchOptions& options, const std::string& op);
 std::vector<Result> bench_ready(Job& job, const BenchOptions& options);
