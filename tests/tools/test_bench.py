@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""weft bench: it runs, counts and checks. Its times are not tested. Usage: test_bench.py WEFT"""
+"""weft bench: it runs, counts and checks. Its times are not tested. Usage: test_bench.py WEFT [FAKE_CUDA]"""
 import contextlib
 import json
 import os
@@ -17,6 +17,7 @@ import cases  # noqa: E402
 from cases import expect, expect_equal  # noqa: E402
 
 WEFT = sys.argv[1]
+FAKE_CUDA = next((word for word in sys.argv[2:] if word.endswith(".so")), "")
 MANIFESTS = Path(__file__).resolve().parent.parent.parent / "bench" / "manifests"
 COLLECTIVES = ["all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "gather", "scatter", "all_to_all",
                "send_recv", "barrier"]
@@ -208,6 +209,19 @@ def test_progress():
                 process.terminate()
     process.wait(timeout=60)
     expect(re.search(r"weft bench: all_reduce of 4M: \d+ of \d+ calls", said), "how far it is", said)
+
+
+def test_cuda_memory():
+    """--memory cuda measures device buffers with right results, and is refused with the reason where there is no device"""
+    refused = cases.run([WEFT, "bench", "all_reduce", "--memory", "cuda"], environment={"WEFT_CUDA_RUNTIME": "/none/libcudart.so"})
+    expect(refused.returncode == 1 and "--memory cuda: " in refused.stderr and "/none/libcudart.so" in refused.stderr, "why", refused)
+    if not FAKE_CUDA:
+        cases.skip("CUDA's headers are not here")
+    run = bench(*COLLECTIVES, "--sizes", "8,64K", "--memory", "cuda", environment={"WEFT_CUDA_RUNTIME": FAKE_CUDA})
+    expect_equal(run["memory"], "cuda")
+    expect(all(row["correct"] for row in run["results"]), "the results", run["results"])
+    details = {row["work"]: row["details"] for row in run["results"]}
+    expect_equal((details["all_reduce"], details["broadcast"]), ("sum f32 cuda", "f32 cuda"))
 
 
 def test_counters():

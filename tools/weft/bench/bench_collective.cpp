@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <optional>
 
+#include "cuda.h"
 #include "measure.h"
 #include "names.h"
 #include "pattern.h"
@@ -164,6 +166,33 @@ uint64_t iterations_for(uint64_t bytes) {
   return std::clamp<uint64_t>((uint64_t{256} << 20) / std::max<uint64_t>(bytes, 1), 20, 5000);
 }
 
+// The buffers of a case on a CUDA device. The case itself has copies in host memory, which are written and
+// checked.
+class OnDevice {
+ public:
+  // out: 0: the operation is in place.
+  OnDevice(const Case& host, uint64_t in, uint64_t out)
+      : cuda_(host.job), src_(cuda_, in), in_(in), options_(*host.options), call_(host) {
+    if (out > 0) dst_.emplace(cuda_, out);
+    out_ = out;
+    options_.stream = cuda_.stream();
+    call_.options = &options_;
+    call_.src = src_.data();
+    call_.dst = dst_ ? dst_->data() : src_.data();
+  }
+  const Case& call() const { return call_; }
+  void upload(const Case& host) const { cuda_.upload(src_.data(), host.src, in_); }
+  void download(const Case& host) const { cuda_.download(host.dst, call_.dst, dst_ ? out_ : in_); }
+
+ private:
+  const Cuda cuda_;
+  const CudaBuffer src_;
+  std::optional<CudaBuffer> dst_;
+  uint64_t in_, out_ = 0;
+  weft_coll_options options_;
+  Case call_;
+};
+
 Result bench_one(Job& job, const BenchOptions& options, const std::string& name, uint64_t bytes) {
   const Collective& collective = collectives().at(name);
   const int32_t dtype = parse_dtype(options.dtype), op = parse_op(options.op);
@@ -172,8 +201,9 @@ Result bench_one(Job& job, const BenchOptions& options, const std::string& name,
   const uint64_t count = std::max<uint64_t>(bytes / size / (blocks ? ranks : 1), 1);
   const uint64_t in = count * size * (collective.blocks_in ? ranks : 1);
   const uint64_t out = count * size * (collective.blocks_out ? ranks : 1);
-  const Buffer src(job, in, options.arena);
-  const Buffer dst = collective.in_place ? Buffer() : Buffer(job, out, options.arena);
+  const bool arena = options.memory == "arena";
+  const Buffer src(job, in, arena);
+  const Buffer dst = collective.in_place ? Buffer() : Buffer(job, out, arena);
   weft_coll_options call_options = WEFT_COLL_OPTIONS_INIT;
   call_options.factor = op == WEFT_OP_PREMUL_SUM ? kPremulFactor : 0;
   const Case c{job,
@@ -189,15 +219,20 @@ Result bench_one(Job& job, const BenchOptions& options, const std::string& name,
   Result result;
   result.work = name;
   const bool reduces = name.find("reduce") != std::string::npos;
-  result.details =
-      (reduces ? options.op + " " : "") + options.dtype + (options.arena ? " arena" : " private");
+  result.details = (reduces ? options.op + " " : "") + options.dtype + " " + options.memory;
   result.bytes = std::max(in, out);
   result.count = count;
   result.bus_factor = collective.bus_factor(static_cast<double>(ranks));
-  const Subject subject{[&](uint64_t round) { collective.rewrite(c, round); },
-                        [&] { job.check(collective.call(c), name.c_str()); },
+  std::optional<OnDevice> device;
+  if (options.memory == "cuda") device.emplace(c, in, collective.in_place ? 0 : out);
+  const Subject subject{[&](uint64_t round) {
+                          collective.rewrite(c, round);
+                          if (device) device->upload(c);
+                        },
+                        [&] { job.check(collective.call(device ? device->call() : c), name.c_str()); },
                         [&](uint64_t round) {
                           if (round == 0) result.algorithm = job.info().algorithm;
+                          if (device) device->download(c);
                           return collective.check(c, round);
                         },
                         shown_name(job, options, name + " of " + bytes_text(result.bytes))};

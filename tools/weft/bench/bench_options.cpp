@@ -47,10 +47,9 @@ void add_ranks(CLI::App& bench, BenchOptions& options) {
 // Adds the options of the buffers of a collective.
 void add_buffers(CLI::App& bench, BenchOptions& options) {
   bench
-      .add_option_function<std::string>(
-          "--memory", [&options](const std::string& memory) { options.arena = memory == "arena"; },
-          "memory of the buffers: arena (default) or private")
-      ->check(CLI::IsMember({"arena", "private"}));
+      .add_option("--memory", options.memory,
+                  "memory of the buffers: arena (default), private, or cuda: of a device for each rank")
+      ->check(CLI::IsMember({"arena", "private", "cuda"}));
   bench.add_option("--dtype", options.dtype, "element type, default f32");
   bench
       .add_option("--sizes", options.sizes,

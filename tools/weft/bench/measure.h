@@ -16,7 +16,7 @@ struct BenchOptions {
   std::vector<std::string> ops;
   int ranks = 2;
   std::string backend;
-  bool arena = true;
+  std::string memory = "arena";  // of the buffers, or "private" or "cuda"
   std::string dtype = "f32";
   std::string op = "sum";
   std::vector<std::string> sizes;

@@ -98,7 +98,7 @@ nlohmann::json json_of(const std::vector<Result>& results, const nlohmann::json&
           {"bytes_direct", info.bytes_direct},
           {"bytes_sent", info.bytes_sent},
           {"transports", info.transports},
-          {"memory", options.arena ? "arena" : "private"},
+          {"memory", options.memory},
           {"pinned", options.pin},
           {"results", list}};
 }
