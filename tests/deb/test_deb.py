@@ -137,7 +137,10 @@ def test_files():
         LIBRARY: {f"{folder}/{SONAME}", f"{folder}/libweft.so.{VERSION}", *modules},
         "libweft-dev": {f"{folder}/libweft.so", f"{folder}/pkgconfig/weft.pc", f"{folder}/cmake/weft/weft-config.cmake",
                         f"{folder}/cmake/weft/weft-config-version.cmake", *headers},
-        "weft-tools": {"/usr/bin/weft", "/usr/bin/weft-bench", "/usr/share/weft/grafana-dashboard.json"},
+        "weft-tools": {"/usr/bin/weft", "/usr/bin/weft-bench", "/usr/share/weft/grafana-dashboard.json",
+                       "/usr/share/bash-completion/completions/weft",
+                       *(f"/usr/share/man/man1/weft{command}.1.gz" for command in (
+                           "", "-bench", "-doctor", "-info", "-report", "-run", "-secret", "-status", "-store", "-top", "-trace"))},
         "python3-weftsync": {*sources, *(f"{python}weftsync-{VERSION}.dist-info/{name}"
                                          for name in ("METADATA", "INSTALLER", "entry_points.txt"))}}
     for package in PACKAGES:

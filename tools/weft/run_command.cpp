@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <exception>
 
+#include "command_table.h"
 #include "commands.h"
 #include "suggest.h"
 
@@ -58,6 +59,10 @@ bool known_options(const CLI::App& app) {
 }  // namespace
 
 int run_command(CLI::App& app, const std::vector<std::string>& words, const int* exit_code) {
+  if (words == std::vector<std::string>{"--command-table"}) {
+    std::printf("%s\n", command_table(app).c_str());
+    return 0;
+  }
   if (!known_commands(app, words)) return 2;
   try {
     app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // the order that it expects
