@@ -252,6 +252,7 @@ Status create_over(const std::shared_ptr<Context>& context, const Registry& regi
   MeshOptions mesh_options;
   mesh_options.tcp = options.authenticated && options.spans_hosts;
   mesh_options.host = options.host;
+  WEFT_TRY(process_network(&mesh_options.network));
   mesh_options.on_thread_start = context->options().thread_start;
   mesh_options.resolver = registry.resolver();
   mesh_options.heartbeat_timeout_ms = options.heartbeat_timeout_ms;
@@ -436,6 +437,7 @@ Status create_comm(const std::shared_ptr<Context>& context, const Registry& regi
           context->next_rendezvous() + first_of(bootstrap.options.failpoints, FailCounter::kGroups);
     }
     options.external = bootstrap.store_external;
+    WEFT_TRY(process_network(&options.network));
     options.on_thread_start = context->options().thread_start;
     options.resolver = registry.resolver();
     std::unique_ptr<StoreExchange> store;

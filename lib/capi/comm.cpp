@@ -141,9 +141,11 @@ weft_status weft_unique_id_create(weft_context* context, void* id, weft_error* e
     WEFT_TRY(check_call(*context->rep));
     Context& rep = *context->rep;
     Invitation invitation;
+    NetworkSettings network;
+    WEFT_TRY(process_network(&network));
     std::unique_ptr<StoreServer> server;
-    WEFT_TRY(open_store(AuthKey::open(), "", rep.options().thread_start, rep.clock(), rep.log(), &invitation,
-                        &server));
+    WEFT_TRY(open_store(AuthKey::open(), "", rep.options().thread_start, network, rep.clock(), rep.log(),
+                        &invitation, &server));
     const Bytes bytes = encode(invitation);
     static_assert(Invitation::kBytes == WEFT_UNIQUE_ID_BYTES);
     context->stores.put(invitation, std::move(server));

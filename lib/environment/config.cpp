@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/text.h"
+#include "environment/network.h"
 
 namespace weft {
 
@@ -44,6 +45,8 @@ Status read_environment(const Variables& variables, const ProcessFacts& facts, E
   int external = 0;
   WEFT_TRY(variables.number(Variable::kStoreExternal, 0, 1, &external));
   environment->store_external = external == 1;
+  NetworkSettings network;  // read again where it is used
+  WEFT_TRY(read_network(variables, &network));
   return read_secret(variables, &environment->secret);
 }
 

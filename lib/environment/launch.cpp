@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/text.h"
+#include "environment/network.h"
 #include "environment/slurm.h"
 
 namespace weft {
@@ -317,10 +318,12 @@ Status slurm_store(const Variables& variables, std::string* store) {
                          "a list of hosts, of which the first has rank 0; or set "
                          "WEFT_STORE=tcp://HOST_OF_RANK_0:PORT on all ranks");
   }
-  constexpr uint64_t kFirstPort = 10000, kPorts = 20000;
+  NetworkSettings network;
+  WEFT_TRY(read_network(variables, &network));
+  if (network.first_port == 0) network = {.first_port = 10000, .last_port = 29999};
   const uint64_t hash =
       fnv1a(cat(variables.text_or_empty("SLURM_JOB_ID"), ".", variables.text_or_empty("SLURM_STEP_ID")));
-  *store = cat("tcp://", host, ":", kFirstPort + hash % kPorts);
+  *store = cat("tcp://", host, ":", network.first_port + hash % static_cast<uint64_t>(network.ports()));
   return {};
 }
 

@@ -50,6 +50,18 @@ constexpr VariableInfo kTable[] = {
      .unset = "0",
      .meaning = "1: the store is a program of its own (weft store), and rank 0 does not listen.",
      .equal = true},
+    {.variable = Variable::kPorts,
+     .name = "WEFT_PORTS",
+     .values = "FIRST-LAST: 20000-20063",
+     .unset = "any port that the kernel gives",
+     .meaning = "The ports for the ranks' control connections, one for each rank of a host, and for stores "
+                "whose port "
+                "Weft chooses."},
+    {.variable = Variable::kInterfaces,
+     .name = "WEFT_INTERFACES",
+     .values = "eth0,ib0 to use these; ^docker0 to leave one out",
+     .unset = "all but loopback",
+     .meaning = "The interfaces at whose addresses other ranks reach this one, the preferred first."},
     {.variable = Variable::kJob,
      .name = "WEFT_JOB",
      .values = "any text",

@@ -22,6 +22,8 @@ enum class Variable : uint8_t {
   kLocalSize,
   kStore,
   kStoreExternal,
+  kPorts,
+  kInterfaces,
   kJob,
   kSecretFile,
   kSecret,

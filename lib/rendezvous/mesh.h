@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "environment/network.h"
 #include "rendezvous/resolve.h"
 #include "transport/control.h"
 #include "transport/exchange.h"
@@ -29,6 +30,7 @@ struct MeshOptions {
   bool tcp = false;
   // Address of this host for other hosts, tried first ("10.0.0.7"); empty: the addresses of all interfaces.
   std::string host;
+  NetworkSettings network;  // which ports and interfaces to use; with interfaces, host is ignored
   ThreadStart on_thread_start;
   Resolver resolver;
   // Heartbeat timeout; negative: none. The smallest value of all ranks applies to all: a rank that declares

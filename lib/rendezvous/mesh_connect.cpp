@@ -72,11 +72,16 @@ Status MeshConnector::listen_and_publish() {
   bool in_use = false;
   WEFT_TRY(listen_at(unix_at(mine.unix_name), false, &unix_listener_, &actual, &in_use));
   if (options_.tcp) {
-    WEFT_TRY(listen_at(tcp_at("", 0), true, &tcp_listener_, &actual, &in_use));
+    WEFT_TRY(listen_in(options_.network, [&](uint16_t port, bool* taken) {
+      return listen_at(tcp_at("", port), true, &tcp_listener_, &actual, taken);
+    }));
     mine.tcp_port = actual.port;
-    if (!options_.host.empty()) mine.hosts.push_back(options_.host);
-    for (const std::string& host : interface_hosts()) {
-      if (host != options_.host) mine.hosts.push_back(host);
+    std::vector<std::string> hosts;
+    WEFT_TRY(interface_hosts(options_.network, &hosts));
+    const bool chosen = options_.network.chooses_interfaces();
+    if (!options_.host.empty() && !chosen) mine.hosts.push_back(options_.host);
+    for (const std::string& host : hosts) {
+      if (chosen || host != options_.host) mine.hosts.push_back(host);
     }
   }
 

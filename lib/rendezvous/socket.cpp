@@ -19,6 +19,7 @@
 #include <cstring>
 #include <fstream>
 #include <memory>
+#include <set>
 #include <sstream>
 
 #include "base/text.h"
@@ -304,24 +305,62 @@ std::string local_host(int fd) {
   return host_text(own.get());
 }
 
-std::vector<std::string> interface_hosts() {
+Status interface_hosts(const NetworkSettings& network, std::vector<std::string>* hosts) {
+  hosts->clear();
   ifaddrs* first = nullptr;
-  if (::getifaddrs(&first) != 0) return {};
+  if (::getifaddrs(&first) != 0) return Status::system("getifaddrs", errno);
   const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(first, &::freeifaddrs);
-  std::vector<std::string> ipv4, ipv6;
-  for (const ifaddrs* each = first; each != nullptr; each = each->ifa_next) {
-    if (each->ifa_addr == nullptr || (each->ifa_flags & IFF_UP) == 0 ||
-        (each->ifa_flags & IFF_LOOPBACK) != 0) {
-      continue;
+  std::set<std::string> names;
+  for (const ifaddrs* each = first; each != nullptr; each = each->ifa_next) names.insert(each->ifa_name);
+  const auto choices = [&] {
+    std::string text;
+    for (const std::string& name : names) text += cat(text.empty() ? "" : ", ", name);
+    return cat("this host has ", text);
+  };
+  const auto is_left_out = [&](const char* name) {
+    const std::vector<std::string>& out = network.left_out;
+    return std::find(out.begin(), out.end(), name) != out.end();
+  };
+  // only: an interface; null: all but loopback.
+  const auto add = [&](const char* only, int family) {
+    for (const ifaddrs* each = first; each != nullptr; each = each->ifa_next) {
+      if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != family ||
+          (each->ifa_flags & IFF_UP) == 0 || is_left_out(each->ifa_name)) {
+        continue;
+      }
+      if (only != nullptr ? std::strcmp(only, each->ifa_name) != 0 : (each->ifa_flags & IFF_LOOPBACK) != 0)
+        continue;
+      std::string host = host_text(each->ifa_addr);
+      // A link-local address needs the interface's name of the other end.
+      if (family == AF_INET6 && host.starts_with("fe80")) continue;
+      hosts->push_back(std::move(host));
     }
-    const int family = each->ifa_addr->sa_family;
-    const std::string host = host_text(each->ifa_addr);
-    if (family == AF_INET) ipv4.push_back(host);
-    // A link-local address needs the interface's name of the other end.
-    if (family == AF_INET6 && host.rfind("fe80", 0) != 0) ipv6.push_back(host);
+  };
+  for (const std::string& name : network.interfaces) {
+    if (!names.contains(name))
+      return Status::error(Code::kArg, cat("WEFT_INTERFACES names ", name, ": ", choices()));
+    for (const int family : {AF_INET, AF_INET6}) add(name.c_str(), family);
   }
-  ipv4.insert(ipv4.end(), ipv6.begin(), ipv6.end());
-  return ipv4;
+  if (network.interfaces.empty()) {
+    for (const int family : {AF_INET, AF_INET6}) add(nullptr, family);
+  }
+  if (!hosts->empty() || !network.chooses_interfaces()) return {};
+  return Status::error(Code::kArg,
+                       cat("WEFT_INTERFACES leaves no interface that is up and has an address: ", choices()));
+}
+
+Status listen_in(const NetworkSettings& network,
+                 const std::function<Status(uint16_t port, bool* in_use)>& listen) {
+  const int ports = network.ports();
+  const int begin = ::getpid() % ports;  // the ranks of a host begin at different ports
+  for (int i = 0; i < ports; i++) {
+    bool in_use = false;
+    Status status = listen(static_cast<uint16_t>(network.first_port + (begin + i) % ports), &in_use);
+    if (status.ok() || !in_use) return status;
+  }
+  return Status::error(Code::kSystem,
+                       cat("all ports of WEFT_PORTS=", network.first_port, "-", network.last_port,
+                           " are in use: give one for each rank of this host, and some more"));
 }
 
 }  // namespace weft

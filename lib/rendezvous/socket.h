@@ -4,12 +4,14 @@
 
 #include <sys/types.h>
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/fd.h"
 #include "base/status.h"
+#include "environment/network.h"
 #include "rendezvous/address.h"
 
 namespace weft {
@@ -62,7 +64,13 @@ std::vector<std::string> listening_names(const std::string& prefix);
 
 // Returns the address at this end of a TCP connection, without port; empty for unix.
 std::string local_host(int fd);
-// Returns the addresses of this host's interfaces that other hosts may reach, IPv4 first.
-std::vector<std::string> interface_hosts();
+// Returns the addresses of the settings' interfaces, in their order. By default, those of all interfaces that
+// other hosts may reach. IPv4 comes first. kArg, with the names of this host's interfaces: a named one does
+// not exist, or none is left.
+Status interface_hosts(const NetworkSettings& network, std::vector<std::string>* hosts);
+// Calls listen with the ports of the settings, one after the other, until one is not in use; with 0 if any
+// port is allowed. kSystem: all are in use. Other errors are those of listen.
+Status listen_in(const NetworkSettings& network,
+                 const std::function<Status(uint16_t port, bool* in_use)>& listen);
 
 }  // namespace weft

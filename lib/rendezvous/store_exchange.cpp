@@ -157,9 +157,9 @@ Status StoreExchange::host(Deadline deadline) {
 // Starts the store at a free port, and writes the invitation to it.
 Status StoreExchange::invite() {
   Invitation invitation;
-  WEFT_TRY(
-      open_store(options_.key, options_.job, options_.on_thread_start, clock_, log_, &invitation, &server_)
-          .with_prefix("rank 0 failed to start the store: "));
+  WEFT_TRY(open_store(options_.key, options_.job, options_.on_thread_start, options_.network, clock_, log_,
+                      &invitation, &server_)
+               .with_prefix("rank 0 failed to start the store: "));
   host_here(invitation.store_key(options_.key));
   return file_->publish(invitation);
 }

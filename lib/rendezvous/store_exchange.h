@@ -30,7 +30,8 @@ struct StoreOptions {
   std::string job;  // distinguishes the jobs of a store; equal on all ranks
   // Number of the communicator among those of this job in this store; equal on all ranks.
   uint64_t sequence = 0;
-  bool external = false;  // the store is a separate program; otherwise rank 0 hosts it
+  NetworkSettings network;  // for a store whose port rank 0 chooses
+  bool external = false;    // the store is a separate program; otherwise rank 0 hosts it
   ThreadStart on_thread_start;
   Resolver resolver;
 };

@@ -86,6 +86,19 @@ def test_torchrun_variables():
         expect(code != 0 and "open to other users" in errors and "mode 0644" in errors, "a secret that all can read", errors)
 
 
+def test_ports_and_interfaces():
+    """ranks connect at the ports and interfaces that are set; a port in use or an interface that is not there is refused"""
+    with tempfile.TemporaryDirectory() as folder:
+        def environment(rank, **more):
+            return {"WEFT_RANK": str(rank), "WEFT_SIZE": "2", "WEFT_STORE": f"file://{folder}", "WEFT_INTERFACES": "lo", **more}
+        first = min(cases.free_ports(8))
+        expect_met(ranks([environment(rank, WEFT_PORTS=f"{first}-{first + 7}") for rank in range(2)]), 2)
+        (code, errors, _), = ranks([environment(0, WEFT_INTERFACES="none9")])
+        expect(code != 0 and "WEFT_INTERFACES names none9: this host has" in errors and "lo" in errors, "no such interface", errors)
+        (code, errors, _), = ranks([environment(0, WEFT_PORTS="70000-1")])
+        expect(code != 0 and 'WEFT_PORTS is "70000-1", but must be FIRST-LAST' in errors, "no ports", errors)
+
+
 def test_srun():
     """srun's tasks of one node connect through their step's socket"""
     expect_met(ranks([{"SLURM_PROCID": str(rank), "SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "3",

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "environment/network.h"
 #include "environment/slurm.h"
 #include "support/catch.h"
 #include "support/users.h"
@@ -196,6 +197,40 @@ TEST_CASE("srun's tasks are ranks, a batch script is not") {
   variables["SLURM_STEP_ID"] = "1";
   REQUIRE(read(variables, &environment).ok());
   CHECK(environment.store != store);
+  variables["WEFT_PORTS"] = "4711-4711";
+  REQUIRE(read(variables, &environment).ok());
+  CHECK(environment.store == "tcp://node07:4711");
+}
+
+TEST_CASE("ports and interfaces are read strictly") {
+  const auto network_of = [](const Values& values, NetworkSettings* network) {
+    const Getter get = [&](const char* name) -> const char* {
+      const auto found = values.find(name);
+      return found == values.end() ? nullptr : found->second.c_str();
+    };
+    return read_network(Variables(get), network);
+  };
+  NetworkSettings network;
+  REQUIRE(network_of({}, &network).ok());
+  CHECK(network.first_port == 0);
+  CHECK(network.ports() == 1);
+  CHECK(!network.chooses_interfaces());
+  REQUIRE(
+      network_of({{"WEFT_PORTS", "20000-20063"}, {"WEFT_INTERFACES", "ib0,^docker0,eth0.5"}}, &network).ok());
+  CHECK(network.first_port == 20000);
+  CHECK(network.ports() == 64);
+  CHECK(network.interfaces == std::vector<std::string>{"ib0", "eth0.5"});
+  CHECK(network.left_out == std::vector<std::string>{"docker0"});
+  for (const char* wrong : {"20000", "20000-", "-20000", "2-1", "0-5", "1-65536", "1-2-3", "a-b", "1 - 2"}) {
+    const std::string text = error_of({{"WEFT_PORTS", wrong}});
+    INFO(wrong << ": " << text);
+    CHECK(contains(text, cat("WEFT_PORTS is \"", wrong, "\", but must be FIRST-LAST")));
+  }
+  for (const char* wrong : {",", "eth0,", "^", "eth0,,ib0", "a b", "^^eth0", "a/b", "sixteen-letters-"}) {
+    const std::string text = error_of({{"WEFT_INTERFACES", wrong}});
+    INFO(wrong << ": " << text);
+    CHECK(contains(text, cat("WEFT_INTERFACES is \"", wrong, "\", but must be names of interfaces")));
+  }
 }
 
 TEST_CASE("a node of Kubeflow is a rank, if the container starts the program itself") {

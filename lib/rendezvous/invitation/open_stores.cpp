@@ -7,17 +7,20 @@
 namespace weft {
 
 Status open_store(const AuthKey& job, const std::string& name, const ThreadStart& on_thread_start,
-                  Clock& clock, Log& log, Invitation* invitation, std::unique_ptr<StoreServer>* server) {
+                  const NetworkSettings& network, Clock& clock, Log& log, Invitation* invitation,
+                  std::unique_ptr<StoreServer>* server) {
   WEFT_TRY(init_crypto());
   invitation->key = random_key();
-  invitation->hosts = interface_hosts();
+  WEFT_TRY(interface_hosts(network, &invitation->hosts));
   if (invitation->hosts.empty()) invitation->hosts.emplace_back("127.0.0.1");
   Address anywhere;
   anywhere.kind = Address::Kind::kTcp;
   anywhere.host = "0.0.0.0";
-  bool in_use = false;
-  WEFT_TRY(StoreServer::start({anywhere, invitation->store_key(job), on_thread_start, true, name}, clock, log,
-                              server, &in_use));
+  const AuthKey key = invitation->store_key(job);
+  WEFT_TRY(listen_in(network, [&](uint16_t port, bool* in_use) {
+    anywhere.port = port;
+    return StoreServer::start({anywhere, key, on_thread_start, true, name}, clock, log, server, in_use);
+  }));
   invitation->port = (*server)->address().port;
   return {};
 }

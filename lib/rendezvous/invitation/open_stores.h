@@ -9,15 +9,18 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "environment/network.h"
 #include "rendezvous/invitation/invitation.h"
 #include "rendezvous/store_server.h"
 
 namespace weft {
 
-// Starts a store for one communicator, with a random key. job: the job's secret, if it has one. name: the
-// job's name. kSystem: it cannot listen. clock and log outlive the server. Threads: any thread.
+// Starts a store for one communicator, with a random key. Its members have the job's name and, if there is
+// one, the job's secret. kArg: network names an interface that does not exist. kSystem: it cannot listen.
+// clock and log outlive the server. Threads: any thread.
 Status open_store(const AuthKey& job, const std::string& name, const ThreadStart& on_thread_start,
-                  Clock& clock, Log& log, Invitation* invitation, std::unique_ptr<StoreServer>* server);
+                  const NetworkSettings& network, Clock& clock, Log& log, Invitation* invitation,
+                  std::unique_ptr<StoreServer>* server);
 
 // Threads: any thread.
 class OpenStores {

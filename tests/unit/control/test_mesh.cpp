@@ -7,7 +7,9 @@
 
 #include <atomic>
 #include <csignal>
+#include <fstream>
 
+#include "free_port.h"
 #include "mesh_rig.h"
 #include "rendezvous/heartbeat.h"
 #include "support/kernel.h"
@@ -18,6 +20,10 @@ using namespace weft;
 using namespace weft::test;
 
 namespace {
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
 
 void write_byte(int fd) {
   REQUIRE(::write(fd, "x", 1) == 1);
@@ -44,7 +50,72 @@ class LateNews final : public Exchange {
   int looks_ = 0;
 };
 
+// A rank alone, which keeps the addresses that it publishes.
+class Alone final : public Exchange {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  Status all_gather(ByteView mine, std::vector<Bytes>* all, Deadline /*deadline*/) override {
+    if (!mine.empty()) REQUIRE(mesh::decode(mine, &published));
+    all->assign(1, Bytes(mine.begin(), mine.end()));
+    return {};
+  }
+  mesh::Advertisement published;
+};
+
 }  // namespace
+
+TEST_CASE("a mesh publishes a port of WEFT_PORTS and the addresses of WEFT_INTERFACES") {
+  Alone exchange;
+  MeshOptions options;
+  options.tcp = true;
+  options.host = "10.9.9.9";
+  options.deadline = in_ms(kPlenty);
+  std::unique_ptr<SocketMesh> mesh;
+  REQUIRE(SocketMesh::make(exchange, options, system_clock, silent, &mesh).ok());
+  CHECK(exchange.published.hosts.front() == "10.9.9.9");
+
+  const uint16_t port = free_port();
+  options.network = {port, port, {"lo"}, {}};
+  REQUIRE(SocketMesh::make(exchange, options, system_clock, silent, &mesh).ok());
+  CHECK(exchange.published.tcp_port == port);
+  CHECK(exchange.published.hosts.front() == "127.0.0.1");
+  for (const std::string& host : exchange.published.hosts) CHECK((host == "127.0.0.1" || host == "::1"));
+
+  Fd taken;
+  Address address, actual;
+  bool in_use = false;
+  REQUIRE(parse_address(cat("tcp://127.0.0.1:", port), &address).ok());
+  REQUIRE(listen_at(address, true, &taken, &actual, &in_use).ok());
+  Status status = SocketMesh::make(exchange, options, system_clock, silent, &mesh);
+  CHECK(status.code() == Code::kSystem);
+  CHECK(contains(status.text(), cat("all ports of WEFT_PORTS=", port, "-", port, " are in use")));
+
+  options.network = {0, 0, {"none9"}, {}};
+  status = SocketMesh::make(exchange, options, system_clock, silent, &mesh);
+  CHECK(status.code() == Code::kArg);
+  CHECK(contains(status.text(), "WEFT_INTERFACES names none9: this host has "));
+  CHECK(contains(status.text(), "lo"));
+  options.network = {0, 0, {"lo"}, {"lo"}};
+  status = SocketMesh::make(exchange, options, system_clock, silent, &mesh);
+  CHECK(contains(status.text(), "leaves no interface that is up"));
+}
+
+TEST_CASE("an interface that is left out gives no address") {
+  std::vector<std::string> all, rest;
+  REQUIRE(interface_hosts({}, &all).ok());
+  std::ifstream list("/proc/net/dev");
+  std::vector<std::string> out = {"none9"};  // need not exist
+  for (std::string line; std::getline(list, line);) {
+    const size_t colon = line.find(':'), begin = line.find_first_not_of(' ');
+    if (colon != line.npos) out.push_back(line.substr(begin, colon - begin));
+  }
+  CHECK(interface_hosts({0, 0, {}, out}, &rest).code() == Code::kArg);
+  CHECK(rest.empty());
+  if (all.empty()) return;  // a host without a network
+  REQUIRE(interface_hosts({0, 0, {}, {"none9"}}, &rest).ok());
+  CHECK(rest == all);
+}
 
 TEST_CASE("1 to 8 ranks create a mesh, and every pair exchanges messages in order") {
   for (const int size : {1, 2, 5, 8}) {

@@ -80,7 +80,7 @@ bool uses_rdma(const std::string& network) {
 
 void read(Network* network) {
   network->interfaces = read_interfaces();
-  network->addresses = weft::interface_hosts();
+  (void)weft::interface_hosts({}, &network->addresses).ok();
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator("/sys/class/infiniband", error))
     network->rdma.push_back(entry.path().filename());

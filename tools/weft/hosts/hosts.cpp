@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "environment/network.h"
 #include "weft/supervise.h"
 
 extern char** environ;
@@ -90,9 +91,13 @@ bool is_here(const std::string& host) {
   return host == "localhost" || host == own || host == own.substr(0, own.find('.'));
 }
 
-// The ranks meet at the first host, at a port below those that the kernel gives to connections.
+// The ranks meet at the first host, at a port of WEFT_PORTS, else below those that the kernel gives to
+// connections.
 std::string default_store(const HostRanks& first) {
-  constexpr unsigned kFirstPort = 10000, kPorts = 20000;
+  weft::NetworkSettings network;
+  if (const weft::Status read = weft::process_network(&network); !read.ok())
+    throw std::runtime_error(read.text());
+  if (network.first_port == 0) network = {.first_port = 10000, .last_port = 29999};
   if (first.host == "localhost") {
     throw std::runtime_error(
         "the first host is localhost, at which other hosts cannot meet it: write its name, or give "
@@ -101,7 +106,8 @@ std::string default_store(const HostRanks& first) {
   std::string name = first.host.substr(first.host.find('@') + 1);
   if (name.find(':') != name.npos) name = "[" + name + "]";
   const unsigned long drawn = std::stoul(random_hex(8), nullptr, 16);
-  return "tcp://" + name + ":" + std::to_string(kFirstPort + drawn % kPorts);
+  return "tcp://" + name + ":" +
+         std::to_string(network.first_port + drawn % static_cast<unsigned long>(network.ports()));
 }
 
 // Splits at spaces.
