@@ -157,8 +157,9 @@ void MeshConnector::start_link(int rank) {
   Status status;
   if (address.kind == Address::Kind::kTcp) {
     const Deadline soon = options_.deadline.earlier(Deadline::after(clock_, kResolveMs, 0));
-    status = options_.resolver.resolve(std::string(address.host), clock_, soon, options_.on_thread_start,
-                                       &address.host);
+    std::vector<std::string> addresses;
+    status = options_.resolver.resolve(address.host, clock_, soon, options_.on_thread_start, &addresses);
+    if (status.ok()) address.host = addresses.front();  // the rank has published its other addresses too
   }
   if (status.ok()) status = connect_to(address, &fd, &error_number);
   if (!status.ok()) {

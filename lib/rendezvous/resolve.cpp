@@ -23,7 +23,7 @@ namespace weft {
 struct Resolver::Question {
   // Runs on the thread.
   void ask() {
-    status = guarded([&] { return first_address(host, false, &numeric); });
+    status = guarded([&] { return addresses_of(host, false, &addresses); });
     complete.store(true, std::memory_order_release);
     const uint64_t one = 1;
     [[maybe_unused]] const ssize_t written = ::write(answered.get(), &one, sizeof one);
@@ -33,7 +33,7 @@ struct Resolver::Question {
   Fd answered;                         // an eventfd, readable once `complete` is set
   std::atomic<bool> complete = false;  // the fields below may be read
   Status status;
-  std::string numeric;
+  std::vector<std::string> addresses;
 };
 
 struct Resolver::Questions {
@@ -73,9 +73,9 @@ struct Resolver::Questions {
 Resolver::Resolver() : questions_(std::make_shared<Questions>()) {}
 
 Status Resolver::resolve(const std::string& host, Clock& clock, Deadline deadline,
-                         const ThreadStart& on_thread_start, std::string* numeric) const {
-  if (first_address(host, true, numeric).ok()) {
-    *numeric = host;  // unchanged: it may contain an interface name
+                         const ThreadStart& on_thread_start, std::vector<std::string>* addresses) const {
+  if (addresses_of(host, true, addresses).ok()) {
+    *addresses = {host};  // unchanged: it may contain an interface name
     return {};
   }
   Status late =
@@ -88,7 +88,7 @@ Status Resolver::resolve(const std::string& host, Clock& clock, Deadline deadlin
   const Status waited = await_event(question->answered.get(), POLLIN, clock, deadline, &answered);
   if (!answered || !question->complete.load(std::memory_order_acquire)) return waited.ok() ? late : waited;
   questions_->close(question);
-  *numeric = question->numeric;
+  *addresses = question->addresses;
   return question->status;
 }
 

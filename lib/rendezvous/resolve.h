@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
@@ -18,11 +19,11 @@ class Resolver {
  public:
   Resolver();
 
-  // *numeric: an IPv4 address of `host` if it has one, else an IPv6 address. An address is returned
-  // unchanged, without a query. kSystem: the host does not exist at present. kTimeout: the answer is kept for
-  // the next call for this host.
+  // *addresses: those of `host`, IPv4 first; at least one. An address is returned unchanged, without a query.
+  // kSystem: the host does not exist at present. kTimeout: the answer is kept for the next call for this
+  // host.
   Status resolve(const std::string& host, Clock& clock, Deadline deadline, const ThreadStart& on_thread_start,
-                 std::string* numeric) const;
+                 std::vector<std::string>* addresses) const;
 
  private:
   struct Question;

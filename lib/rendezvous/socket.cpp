@@ -200,11 +200,19 @@ bool queue_is_full(const Address& address, int error_number) {
   return address.kind == Address::Kind::kUnix && error_number == EAGAIN;
 }
 
-Status first_address(const std::string& host, bool numeric_only, std::string* numeric) {
+Status addresses_of(const std::string& host, bool numeric_only, std::vector<std::string>* addresses) {
+  addresses->clear();
   Found found(nullptr, &::freeaddrinfo);
   WEFT_TRY(ask_system(host, 0, numeric_only ? AI_NUMERICHOST : 0, &found));
-  *numeric = host_text(chosen(found).ai_addr);
-  return {};
+  for (const int family : {AF_INET, AF_INET6}) {
+    for (const addrinfo* each = found.get(); each != nullptr; each = each->ai_next) {
+      std::string text = host_text(each->ai_addr);
+      const bool known = std::find(addresses->begin(), addresses->end(), text) != addresses->end();
+      if (each->ai_family == family && !known) addresses->push_back(std::move(text));
+    }
+  }
+  if (!addresses->empty()) return {};
+  return Status::error(Code::kSystem, cat("resolving host \"", host, "\": it has no IP address"));
 }
 
 int finish_connect(int fd) {

@@ -31,9 +31,9 @@ bool queue_is_full(const Address& address, int error_number);
 inline constexpr int64_t kRetryFullMs = 2;
 // Returns 0, or the errno of a finished connection attempt.
 int finish_connect(int fd);
-// Returns an address of a host. A name (unless `numeric_only`) may block for as long as the system's resolver
-// takes: call it through resolve().
-Status first_address(const std::string& host, bool numeric_only, std::string* numeric);
+// Returns the addresses of a host, IPv4 first. A name (unless `numeric_only`) may block for as long as the
+// system's resolver takes: call it through resolve().
+Status addresses_of(const std::string& host, bool numeric_only, std::vector<std::string>* addresses);
 
 // Accepts the next waiting connection, if any. kSystem only for unexpected errors. *exhausted: one waits, but
 // this process has no descriptors left; try again later.

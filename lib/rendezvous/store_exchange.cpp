@@ -261,24 +261,8 @@ std::vector<std::string> StoreExchange::other_places() const {
 Status StoreExchange::try_join(Address there, Deadline deadline, bool* joined, bool* taken,
                                std::string* why_not) {
   Fd fd;
-  int error_number = 0;
-  Status status;
-  if (there.kind == Address::Kind::kTcp) {
-    const std::string host = there.host;
-    status = options_.resolver.resolve(host, clock_, deadline, options_.on_thread_start, &there.host);
-  }
-  if (status.ok()) status = connect_to(there, &fd, &error_number);
-  if (status.ok()) {
-    bool ready = false;
-    WEFT_TRY(await_event(fd.get(), POLLOUT, clock_, deadline, &ready));
-    if (!ready) return {};
-    error_number = finish_connect(fd.get());
-    if (error_number != 0) status = Status::system(cat("connecting to ", there.text()), error_number);
-  }
-  if (!status.ok()) {
-    *why_not = status.text();
-    return {};
-  }
+  WEFT_TRY(connect(std::move(there), deadline, &fd, why_not));
+  if (!fd.valid()) return {};
   if (Status other_user = check_peer_user(fd.get()); !other_user.ok()) {
     if (!has_other_names()) return other_user;
     *taken = true;
@@ -291,6 +275,38 @@ Status StoreExchange::try_join(Address there, Deadline deadline, bool* joined, b
   connection_.set_limit(kLargeFrame);
   connection_.send(store::encode(store::Join{options_.job, options_.sequence, options_.rank, options_.size}));
   return wait_until_joined(deadline, joined, why_not);
+}
+
+// Connects *fd to a unix socket, or to one of the addresses of a host. An error is final. Otherwise *fd stays
+// invalid if no address takes a connection.
+Status StoreExchange::connect(Address there, Deadline deadline, Fd* fd, std::string* why_not) {
+  std::vector<std::string> hosts = {there.host};
+  if (there.kind == Address::Kind::kTcp) {
+    const Status found =
+        options_.resolver.resolve(there.host, clock_, deadline, options_.on_thread_start, &hosts);
+    if (!found.ok()) {
+      *why_not = found.text();
+      return {};
+    }
+  }
+  for (const std::string& host : hosts) {
+    there.host = host;
+    // Where one of several addresses does not answer, another one may.
+    const Deadline until =
+        hosts.size() > 1 ? deadline.earlier(Deadline::after(clock_, kTryHostMs, 0)) : deadline;
+    Fd tried;
+    int error_number = 0;
+    Status status = connect_to(there, &tried, &error_number);
+    bool ready = false;
+    if (status.ok()) WEFT_TRY(await_event(tried.get(), POLLOUT, clock_, until, &ready));
+    if (ready && (error_number = finish_connect(tried.get())) != 0)
+      status = Status::system(cat("connecting to ", there.text()), error_number);
+    if (!status.ok()) *why_not = status.text();
+    if (!status.ok() || !ready) continue;
+    *fd = std::move(tried);
+    return {};
+  }
+  return {};
 }
 
 Status StoreExchange::wait_until_joined(Deadline deadline, bool* joined, std::string* why_not) {

@@ -84,6 +84,7 @@ class StoreExchange final : public Exchange {
   Status join_invited(Deadline deadline, bool* joined, std::string* why_not);
   std::vector<std::string> other_places() const;
   Status try_join(Address there, Deadline deadline, bool* joined, bool* taken, std::string* why_not);
+  Status connect(Address there, Deadline deadline, Fd* fd, std::string* why_not);
   Status wait_until_joined(Deadline deadline, bool* joined, std::string* why_not);
   void give(ByteView mine);
   bool complete() const { return parts_.size() == static_cast<size_t>(options_.size); }

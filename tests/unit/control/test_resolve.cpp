@@ -20,6 +20,7 @@
 #include <thread>
 
 #include "base/fd.h"
+#include "base/text.h"
 #include "rendezvous/store_exchange.h"
 #include "support/catch.h"
 
@@ -32,6 +33,8 @@ Log silent;
 
 // Queries for names under this domain are answered once the test says so.
 constexpr std::string_view kSlow = ".slow.weft.example";
+// Names under this domain have two addresses.
+constexpr std::string_view kTwo = ".two.weft.example";
 std::atomic<int> slow_questions{0};
 std::atomic<bool> slow_answers{false};
 
@@ -80,6 +83,10 @@ extern "C" int getaddrinfo(const char* host, const char* service, const addrinfo
   using Real = int (*)(const char*, const char*, const addrinfo*, addrinfo**);
   static const auto real = reinterpret_cast<Real>(::dlsym(RTLD_NEXT, "getaddrinfo"));
   const bool numeric = hints != nullptr && (hints->ai_flags & AI_NUMERICHOST) != 0;
+  if (!numeric && host != nullptr && std::string_view(host).ends_with(kTwo)) {
+    const int error = real("127.0.0.2", service, hints, found);
+    return error != 0 ? error : real("127.0.0.1", service, hints, &(*found)->ai_next);
+  }
   if (numeric || host == nullptr || !std::string_view(host).ends_with(kSlow)) {
     return real(host, service, hints, found);
   }
@@ -111,10 +118,10 @@ TEST_CASE("a name server that does not answer costs a rank no more than its dead
 
 TEST_CASE("a name server that does not answer blocks one thread for each name, however many queries") {
   const auto ask = [](const Resolver& resolver, const std::string& host, int64_t ms) {
-    std::string numeric;
+    std::vector<std::string> addresses;
     const Status status =
-        resolver.resolve(host, system_clock, Deadline::after(system_clock, ms, 0), {}, &numeric);
-    return status.ok() ? numeric : std::string(code_name(status.code()));
+        resolver.resolve(host, system_clock, Deadline::after(system_clock, ms, 0), {}, &addresses);
+    return status.ok() ? addresses.front() : std::string(code_name(status.code()));
   };
   const Resolver resolver;
   const Resolver copy = resolver;
@@ -135,21 +142,44 @@ TEST_CASE("a name server that does not answer blocks one thread for each name, h
 }
 
 TEST_CASE("an address resolves to itself, and an unknown name is an error") {
-  std::string numeric;
+  std::vector<std::string> numeric;
   const auto resolve = [](const std::string& host, Clock& clock, Deadline deadline,
-                          const ThreadStart& on_start, std::string* out) {
+                          const ThreadStart& on_start, std::vector<std::string>* out) {
     return Resolver().resolve(host, clock, deadline, on_start, out);
   };
   for (const std::string address : {"10.87.0.1", "::1", "fe80::1%1"}) {
     // Also after the deadline, because no query is needed.
     CHECK(resolve(address, system_clock, Deadline::at(0), {}, &numeric).ok());
-    CHECK(numeric == address);
+    CHECK(numeric == std::vector<std::string>{address});
   }
   const Deadline soon = Deadline::after(system_clock, 10'000, 0);
   CHECK(resolve("localhost", system_clock, soon, {}, &numeric).ok());
-  CHECK(numeric == "127.0.0.1");
+  CHECK(numeric.front() == "127.0.0.1");
   CHECK(resolve("localhost", system_clock, Deadline::at(0), {}, &numeric).code() == Code::kTimeout);
   const Status nobody = resolve("no such host", system_clock, soon, {}, &numeric);
   CHECK(nobody.code() == Code::kSystem);
   CHECK(nobody.text().find("no such host") != std::string::npos);
+}
+
+TEST_CASE("ranks meet at whichever address of a name has the store") {
+  std::vector<std::string> addresses;
+  const Deadline soon = Deadline::after(system_clock, 10'000, 0);
+  REQUIRE(Resolver().resolve("store.two.weft.example", system_clock, soon, {}, &addresses).ok());
+  CHECK(addresses == std::vector<std::string>{"127.0.0.2", "127.0.0.1"});
+
+  StoreServerOptions listen;
+  REQUIRE(parse_address("tcp://127.0.0.1:0", &listen.listen).ok());
+  listen.key = AuthKey::from_secret(std::as_bytes(std::span("a secret of the job", 19)));
+  std::unique_ptr<StoreServer> server;
+  bool in_use = false;
+  REQUIRE(StoreServer::start(listen, system_clock, silent, &server, &in_use).ok());
+  StoreOptions options;
+  options.size = 2;
+  options.external = true;
+  options.key = listen.key;
+  options.store = cat("tcp://store.two.weft.example:", server->address().port);
+  std::unique_ptr<StoreExchange> exchange;
+  const Status status = StoreExchange::make(options, system_clock, silent, soon, &exchange);
+  INFO(status.text());
+  CHECK(status.ok());
 }
