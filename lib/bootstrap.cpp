@@ -246,9 +246,10 @@ Status make_on_device(const Backend& backend, BackendArgs args, const Registry& 
   return backend.make_collectives(args, collectives);
 }
 
+// *members is set as soon as the processes of the ranks are known, also if an error follows.
 Status create_over(const std::shared_ptr<Context>& context, const Registry& registry, Exchange& exchange,
                    CommOptions options, Deadline deadline, std::shared_ptr<Comm>* comm, Generation generation,
-                   std::shared_ptr<Arena> arena) {
+                   std::shared_ptr<Arena> arena, std::shared_ptr<const Members>* members) {
   MeshOptions mesh_options;
   mesh_options.tcp = options.authenticated && options.spans_hosts;
   mesh_options.host = options.host;
@@ -298,7 +299,7 @@ Status create_over(const std::shared_ptr<Context>& context, const Registry& regi
   args.progress_thread = context->engine().mode() == Engine::Mode::kThread;
   std::vector<ProcessInfo> ranks;
   WEFT_TRY(exchange_processes(exchange, hosts, deadline, &ranks));
-  options.members = std::make_shared<const Members>(exchange.rank(), ranks);
+  options.members = *members = std::make_shared<const Members>(exchange.rank(), ranks);
   args.crowded = is_crowded(ranks, *mesh);
   if (SystemClock* clock = context->system_clock(); clock != nullptr && args.crowded)
     clock->set_crowded(true);
@@ -336,10 +337,13 @@ Status create_over(const std::shared_ptr<Context>& context, const Registry& regi
 Status create(const std::shared_ptr<Context>& context, const Registry& registry, Exchange& exchange,
               CommOptions options, Deadline deadline, std::shared_ptr<Comm>* comm, Generation generation = {},
               std::shared_ptr<Arena> arena = nullptr) {
+  std::shared_ptr<const Members> members;
   Status formed = guarded([&] {
     return create_over(context, registry, exchange, std::move(options), deadline, comm, std::move(generation),
-                       std::move(arena));
+                       std::move(arena), &members);
   });
+  // Without memory for a longer text the error stays as it is.
+  if (members != nullptr) (void)guarded_run([&] { formed = members->with_places(formed); }).ok();
   (void)guarded_run([&] { exchange.fail(formed); }).ok();
   return formed;
 }

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "capi/call.h"
 #include "capi/group.h"
 #include "capi/handles.h"
 #include "capi/params.h"
@@ -52,7 +53,7 @@ Status create(weft_comm& comm, const weft_averager_options* given, weft_averager
   };
   const Status status = read();
   made->context = comm.rep->shared_context();
-  return Averager::create(comm.rep, status, options, std::move(levels), &made->rep);
+  return with_places(*comm.rep, Averager::create(comm.rep, status, options, std::move(levels), &made->rep));
 }
 
 }  // namespace

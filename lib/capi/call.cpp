@@ -57,6 +57,13 @@ void note_refusal(weft_comm* comm, const Status& status) noexcept {
                     }).ok());
 }
 
+Status with_places(const Comm& comm, const Status& status) noexcept {
+  Status placed = status;  // it stays as it is without memory for a longer text
+  if (const auto& members = comm.options().members; members != nullptr && !status.ok())
+    (void)guarded_run([&] { placed = members->with_places(status); }).ok();
+  return placed;
+}
+
 Status begin(Call* call, Coll coll, uint64_t count, int32_t dtype, int32_t op, int32_t peer) {
   if (call->request != nullptr) *call->request = nullptr;
   WEFT_TRY(call->comm == nullptr ? null_argument("comm") : Status());

@@ -50,6 +50,10 @@ Status prepare_on_device(const Call& call, DeviceCall* device);
 // describes the request. Must not be called from a callback.
 void await(Comm& comm, const weft_request& request, const char* what);
 
+// Returns the error with the host and the process of the ranks that it names, as those of a failed
+// communicator have them.
+Status with_places(const Comm& comm, const Status& status) noexcept;
+
 // Wraps the extern "C" body of a collective: weft_comm_error returns why the call was rejected.
 void note_refusal(weft_comm* comm, const Status& status) noexcept;
 template <class Body>

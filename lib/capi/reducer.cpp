@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "capi/call.h"
 #include "capi/group.h"
 #include "capi/handles.h"
 #include "capi/params.h"
@@ -31,7 +32,7 @@ template <class Body>
 Status or_fail(Comm& comm, Body&& body) noexcept {
   Status status;
   Status thrown = guarded_run([&] { status = body(); });
-  if (thrown.ok()) return status;
+  if (thrown.ok()) return with_places(comm, status);
   comm.fail(thrown);
   return thrown;
 }
@@ -371,7 +372,7 @@ weft_status weft_reducer_error(weft_reducer* reducer, weft_error* error) {
   return reported(error, [&]() -> Status {
     WEFT_NOT_NULL(reducer);
     WEFT_TRY(check_process(*reducer->context));
-    return reducer->rep->error();
+    return with_places(reducer->rep->comm(), reducer->rep->error());
   });
 }
 

@@ -94,11 +94,16 @@ TEST_CASE("a communicator knows each rank's place among the ranks of its host") 
   CHECK(findings.wrong == 0);
 }
 
-TEST_CASE("the error of a failed communicator names the host and the process of each rank at fault, once") {
-  Findings findings;
+// Returns "rank 1 is process 4711 on node07", with this process.
+std::string place_of(int rank) {
   char host[256] = "";
   REQUIRE(::gethostname(host, sizeof host - 1) == 0);
-  const std::string place = "rank 1 is process " + std::to_string(::getpid()) + " on " + host;
+  return "rank " + std::to_string(rank) + " is process " + std::to_string(::getpid()) + " on " + host;
+}
+
+TEST_CASE("the error of a failed communicator names the host and the process of each rank at fault, once") {
+  Findings findings;
+  const std::string place = place_of(1);
   const std::string failed = weft_test::run("shm", 3, WEFT_PROGRESS_THREAD, nullptr, [&](Rank& rank) {
     if (rank.rank == 1) {
       findings.expect(weft_comm_abort(rank.comm, "the loss is NaN") == WEFT_OK);
@@ -111,6 +116,45 @@ TEST_CASE("the error of a failed communicator names the host and the process of 
     const size_t at = text.find(place);
     findings.expect(text.find("the loss is NaN") != text.npos && at != text.npos);
     findings.expect(at == text.npos || text.find(place, at + 1) == text.npos);
+  });
+  CHECK(failed.empty());
+  CHECK(findings.wrong == 0);
+}
+
+TEST_CASE("errors of a reducer name the host and the process of each rank at fault") {
+  Findings findings;
+  const std::string place = place_of(1);
+  const std::string failed = weft_test::run("shm", 2, WEFT_PROGRESS_THREAD, nullptr, [&](Rank& rank) {
+    const auto names_it = [&](const weft_error& error) {
+      findings.expect(std::string(error.text).find(place) != std::string::npos);
+    };
+    int64_t shape = 8 + rank.rank;  // differs
+    weft_param param = WEFT_PARAM_INIT;
+    param.name = "weight";
+    param.dtype = WEFT_DTYPE_F32;
+    param.ndim = 1;
+    param.shape = &shape;
+    weft_reducer_options options = WEFT_REDUCER_OPTIONS_INIT;
+    options.params = &param;
+    options.param_count = 1;
+    weft_reducer* reducer = nullptr;
+    weft_error error = WEFT_ERROR_INIT;
+    findings.expect(weft_reducer_create(rank.comm, &options, &reducer, &error) == WEFT_ERR_MISMATCH);
+    names_it(error);
+    shape = 8;
+    findings.expect(weft_reducer_create(rank.comm, &options, &reducer, &error) == WEFT_OK);
+    if (reducer == nullptr) return;
+    float gradient[8] = {};
+    findings.expect(weft_reducer_begin(reducer, nullptr) == WEFT_OK);
+    if (rank.rank == 1) {
+      findings.expect(weft_reducer_fail(reducer, "the loss is NaN") == WEFT_OK);
+    } else {
+      findings.expect(weft_reducer_ready(reducer, 0, gradient, nullptr) == WEFT_OK);
+      findings.expect(weft_reducer_finish(reducer, nullptr) == WEFT_ERR_STEP_FAILED);
+    }
+    findings.expect(weft_reducer_error(reducer, &error) == WEFT_ERR_STEP_FAILED);
+    names_it(error);
+    findings.expect(weft_reducer_destroy(&reducer) == WEFT_OK);
   });
   CHECK(failed.empty());
   CHECK(findings.wrong == 0);
