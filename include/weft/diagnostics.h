@@ -74,7 +74,7 @@ WEFT_API weft_status weft_comm_query(const weft_comm* comm, weft_comm_info* info
 /* ---- Traces and flight records ------------------------------------------------------------------------- */
 
 /* Starts to record the events of all steps and collectives of the context.
- * capacity: events that are kept, then the oldest are overwritten; 0: 65536.
+ * capacity: events that are kept, then the oldest are overwritten; 0: 65536. Ends the trace of WEFT_TRACE.
  * Returns: WEFT_ERR_STATE if a trace is running; WEFT_ERR_NOMEM. Threads: any thread. Since 0.9 */
 WEFT_API weft_status weft_trace_start(weft_context* context, uint64_t capacity);
 /* Stops recording. Returns: WEFT_ERR_STATE if no trace is running. Threads: any thread. Since 0.9 */

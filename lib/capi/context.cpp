@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "base/arguments.h"
+#include "base/guard.h"
 #include "capi/handles.h"
 #include "capi/status.h"
 #include "comm/capability.h"
@@ -23,7 +24,8 @@ Status check_version(uint32_t header) {
                                            WEFT_VERSION_MINOR, ": compile it with this library's weft.h"));
 }
 
-Status context_options(const weft_context_options* given, ContextOptions* options, Libraries* libraries) {
+Status context_options(const weft_context_options* given, ContextOptions* options, Libraries* libraries,
+                       std::string* trace_file) {
   weft_context_options read;
   WEFT_TRY(read_struct(given, "weft_context_options", &read));
   WEFT_TRY(check_version(read.version));
@@ -76,6 +78,7 @@ Status context_options(const weft_context_options* given, ContextOptions* option
   WEFT_TRY(parse_observers(settings, launch, &observers));
   options->metrics_file = {observers.metrics_file, observers.metrics_seconds};
   options->status = observers.status;
+  *trace_file = observers.trace_file;
   const std::string runtime = read.cuda_runtime != nullptr ? read.cuda_runtime : settings.cuda_runtime;
   options->accelerator =
       Registry::load_accelerator(options->module_path, runtime, &options->accelerator_status);
@@ -93,6 +96,29 @@ void warn_of_misspelt(Log& log) {
       log.warn(
           cat("the variable ", variable, " is set, but Weft does not read it; did you mean ", similar, "?"));
   }
+}
+
+// Starts the trace of WEFT_TRACE. Writes the file at once, so that a folder that takes no files is an error
+// now.
+Status start_trace(weft_context& context) {
+  if (context.trace_file.empty()) return {};
+  WEFT_TRY(context.recorder->write(context.trace_file, {}));
+  WEFT_TRY(context.recorder->start(0));
+  context.rep->set_trace(context.recorder.get());
+  context.traces_to_file = true;
+  return {};
+}
+
+// Ends the trace of WEFT_TRACE, unless the program has started one of its own.
+void end_trace(weft_context& context) {
+  if (!context.traces_to_file.exchange(false)) return;
+  context.rep->measure_clocks(true);
+  context.rep->set_trace(nullptr);
+  const Status written = guarded([&]() -> Status {
+    WEFT_TRY(context.recorder->stop());
+    return context.recorder->write(context.trace_file, context.rep->trace_comms().list());
+  });
+  if (!written.ok()) context.rep->log().warn(cat("trace: ", written.text()));
 }
 
 Status probe_backend(weft_context& context, const BackendEntry& entry, std::string* detail) {
@@ -117,13 +143,14 @@ weft_status weft_context_create(const weft_context_options* options, weft_contex
     *context = nullptr;
     ContextOptions made;
     Libraries libraries;
-    WEFT_TRY(context_options(options, &made, &libraries));
     auto handle = std::make_unique<weft_context>();
+    WEFT_TRY(context_options(options, &made, &libraries, &handle->trace_file));
     handle->registry = std::make_shared<Registry>(made.module_path, std::move(libraries));
     WEFT_TRY(Context::create(std::move(made), &handle->rep));
     warn_of_misspelt(handle->rep->log());
     handle->recorder = std::make_shared<TraceRecorder>(handle->rep->clock());
     handle->rep->keep(handle->recorder);
+    WEFT_TRY(start_trace(*handle));
     start_status(*handle);
     *context = handle.release();
     return {};
@@ -137,6 +164,7 @@ weft_status weft_context_destroy(weft_context** context) {
     if (!(*context)->rep->forked()) {
       WEFT_TRY(check_call(*(*context)->rep));
       (*context)->status.reset();
+      end_trace(**context);
       const Status closed = (*context)->rep->close();
       delete std::exchange(*context, nullptr);
       return closed;

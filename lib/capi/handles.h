@@ -28,6 +28,8 @@ struct weft_context {
   std::shared_ptr<weft::Registry> registry;
   std::shared_ptr<weft::TraceRecorder> recorder;  // lives as long as the context: events may arrive late
   std::unique_ptr<weft::StatusServer> status;     // null: none
+  std::string trace_file;                         // of WEFT_TRACE; empty: none
+  std::atomic<bool> traces_to_file{false};        // the trace of WEFT_TRACE runs
   weft::OpenStores stores;                        // of weft_unique_id_create
 };
 

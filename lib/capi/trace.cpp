@@ -13,6 +13,10 @@ extern "C" {
 weft_status weft_trace_start(weft_context* context, uint64_t capacity) {
   return plain([&]() -> Status {
     WEFT_TRY(usable(context));
+    if (context->traces_to_file.exchange(false)) {
+      context->rep->log().warn("the program records a trace of its own, so WEFT_TRACE writes no events");
+      WEFT_TRY(context->recorder->stop());
+    }
     WEFT_TRY(context->recorder->start(capacity));
     context->rep->set_trace(context->recorder.get());
     context->rep->measure_clocks(false);

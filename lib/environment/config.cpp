@@ -29,6 +29,7 @@ void read_settings(const Variables& variables, Settings* settings) {
   settings->metrics = variables.text_or_empty(Variable::kMetrics);
   settings->metrics_seconds = variables.text_or_empty(Variable::kMetricsSeconds);
   settings->status = variables.text_or_empty(Variable::kStatus);
+  settings->trace = variables.text_or_empty(Variable::kTrace);
   settings->cuda_runtime = variables.text_or_empty(Variable::kCudaRuntime);
   settings->nccl_library = variables.text_or_empty(Variable::kNcclLibrary);
   settings->failpoints = variables.text_or_empty(Variable::kFailpoints);
@@ -157,6 +158,22 @@ Status parse_log(const Settings& settings, int rank, LogSettings* log) {
   return {};
 }
 
+namespace {
+
+// Returns the name of a file in which a context describes itself. *files: how many were named before.
+std::string file_name(const Settings& settings, const Launch& launch, std::atomic<int>* files) {
+  const int number = files->fetch_add(1);
+  std::string job = settings.job.empty() ? launch.job : settings.job;
+  if (job.empty()) job = cat(::getpid());
+  const auto in_name = [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' || c == '-';
+  };
+  std::replace_if(job.begin(), job.end(), [&](char c) { return !in_name(c); }, '_');
+  return cat("/weft-", job.substr(0, 100), "-rank", launch.rank, number == 0 ? "" : cat("-", number));
+}
+
+}  // namespace
+
 Status parse_observers(const Settings& settings, const Launch& launch, ObserverSettings* observers) {
   *observers = {};
   if (!settings.status.empty() && settings.status != "on" && settings.status != "off") {
@@ -174,17 +191,11 @@ Status parse_observers(const Settings& settings, const Launch& launch, ObserverS
                                            "\", but must be a whole number from 1 to 3600"));
     }
   }
-  if (settings.metrics.empty()) return {};
-  static std::atomic<int> files{0};  // a process may have several contexts
-  const int number = files.fetch_add(1);
-  std::string job = settings.job.empty() ? launch.job : settings.job;
-  if (job.empty()) job = cat(::getpid());
-  const auto in_name = [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' || c == '-';
-  };
-  std::replace_if(job.begin(), job.end(), [&](char c) { return !in_name(c); }, '_');
-  observers->metrics_file = cat(settings.metrics, "/weft-", job.substr(0, 100), "-rank", launch.rank,
-                                number == 0 ? "" : cat("-", number), ".prom");
+  static std::atomic<int> metrics_files{0}, trace_files{0};  // a process may have several contexts
+  if (!settings.metrics.empty())
+    observers->metrics_file = cat(settings.metrics, file_name(settings, launch, &metrics_files), ".prom");
+  if (!settings.trace.empty())
+    observers->trace_file = cat(settings.trace, file_name(settings, launch, &trace_files), ".json");
   return {};
 }
 

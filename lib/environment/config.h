@@ -30,6 +30,7 @@ struct Settings {
   std::string metrics;
   std::string metrics_seconds;
   std::string status;
+  std::string trace;
   std::string cuda_runtime;
   std::string nccl_library;
   std::string failpoints;
@@ -67,8 +68,10 @@ struct ObserverSettings {
   std::string metrics_file;  // empty: none
   int metrics_seconds = 15;
   bool status = true;
+  std::string trace_file;  // empty: none
 };
-// Parses WEFT_METRICS, WEFT_METRICS_SECONDS and WEFT_STATUS. The file's name has job (or process) and rank.
+// Parses WEFT_METRICS, WEFT_METRICS_SECONDS, WEFT_STATUS and WEFT_TRACE. The files' names have job (or
+// process), rank, and a number if the process has had such a file before.
 Status parse_observers(const Settings& settings, const Launch& launch, ObserverSettings* observers);
 
 // These read this process's environment.

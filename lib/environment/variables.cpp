@@ -152,6 +152,12 @@ constexpr VariableInfo kTable[] = {
      .values = "on, off",
      .unset = "on",
      .meaning = "Whether the process answers weft status."},
+    {.variable = Variable::kTrace,
+     .name = "WEFT_TRACE",
+     .values = "a folder",
+     .unset = "no trace",
+     .meaning = "The folder into which each context writes a trace of its newest 65536 events when it is "
+                "destroyed, for weft report."},
     {.variable = Variable::kCudaRuntime,
      .name = "WEFT_CUDA_RUNTIME",
      .values = "a path or file name",

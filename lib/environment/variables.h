@@ -39,6 +39,7 @@ enum class Variable : uint8_t {
   kMetrics,
   kMetricsSeconds,
   kStatus,
+  kTrace,
   kCudaRuntime,
   kNcclLibrary,
   kLibrary,
