@@ -381,9 +381,11 @@ TEST_CASE("a member that sends data of another round is refused, and fails its g
 TEST_CASE("the number of a rank that has left its group stays taken") {
   const Store store;
   Meeting stays = joined(store.member(0, 2)), leaves = joined(store.member(1, 2));
-  std::thread other([&] { CHECK(three_rounds(*leaves, 0).ok()); });
+  Status left;
+  std::thread other([&] { left = three_rounds(*leaves, 0); });
   CHECK(three_rounds(*stays, 0).ok());
   other.join();
+  CHECK(left.ok());
   leaves.reset();
   const Status status = join_error(store.member(1, 2));
   CHECK(status.code() == Code::kMismatch);
