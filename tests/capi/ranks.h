@@ -14,6 +14,8 @@
 #include <thread>
 #include <vector>
 
+#include "support/sanitized.h"
+
 namespace weft_test {
 
 // Collects failures that ranks' bodies find on any thread.
@@ -124,6 +126,7 @@ inline std::string run(
       options.init_timeout_ms = 20000;
       options.op_timeout_ms = 20000;
       options.heartbeat_timeout_ms = heartbeat_ms;
+      if (weft::test::kThreadSanitizer) options.arena_limit_bytes = weft::test::kMostArenaBytes;
       if (weft_comm_create(rank.context, &options, &rank.comm, &error) == WEFT_OK) {
         body(rank);
       } else {

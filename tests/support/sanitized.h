@@ -2,6 +2,8 @@
 // under a sanitizer, or try less.
 #pragma once
 
+#include <cstdint>
+
 #if defined(__has_feature)  // clang
 #define WEFT_TEST_HAS_FEATURE(name) __has_feature(name)
 #else
@@ -28,5 +30,9 @@ inline constexpr bool kSlow = true;
 #else
 inline constexpr bool kSlow = kSanitized;
 #endif
+
+// The most address space of an arena: ranks of one process share what the thread sanitizer leaves to it,
+// 1.5 TiB, and each maps the arenas of all.
+inline constexpr uint64_t kMostArenaBytes = kThreadSanitizer ? uint64_t{1} << 30 : UINT64_MAX;
 
 }  // namespace weft::test

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "coll/hierarchical/hierarchical.h"
 #include "coll/over_transport.h"
 #include "coll/staged.h"
+#include "support/sanitized.h"
 
 namespace weft::test {
 
@@ -139,8 +141,10 @@ MakeCollectives staged_over(MakeCollectives make) {
 }
 
 Status form(ThreadGroup& group, int rank, const std::shared_ptr<Context>& context,
-            const MakeCollectives& make, const CommOptions& options, std::shared_ptr<Comm>* comm,
+            const MakeCollectives& make, const CommOptions& given, std::shared_ptr<Comm>* comm,
             std::vector<int> hosts) {
+  CommOptions options = given;
+  options.arena_limit_bytes = std::min(options.arena_limit_bytes, kMostArenaBytes);
   const std::unique_ptr<Exchange> exchange = group.exchange(rank);
   const std::unique_ptr<FdChannel> real_fds = group.fds(rank);
   hosts.resize(static_cast<size_t>(group.size()));
