@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <fstream>
 #include <sstream>
 
@@ -40,6 +41,11 @@ ProcessIdentity this_process() {
   for (int i = 3; i < 22; i++) fields >> skipped;
   fields >> me.start_ticks;
   return me;
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }
 
 }  // namespace weft

@@ -25,4 +25,7 @@ struct ProcessIdentity {
 
 ProcessIdentity this_process();
 
+// Returns the name of this host, of at most 255 bytes; empty if the system does not tell it.
+std::string host_name();
+
 }  // namespace weft

@@ -3,10 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 
 #include "base/cores.h"
+#include "base/process.h"
 #include "base/text.h"
 
 namespace weft {
@@ -27,9 +27,7 @@ std::string visible(std::string text) {
 }  // namespace
 
 ProcessInfo own_process(int leader) {
-  std::array<char, kMaxHostName + 1> name{};
-  if (::gethostname(name.data(), kMaxHostName) != 0) name[0] = '\0';
-  return {leader, ::getpid(), name.data(), allowed_cores()};
+  return {leader, ::getpid(), host_name(), allowed_cores()};
 }
 
 Bytes encode(const ProcessInfo& process) {

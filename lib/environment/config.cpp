@@ -3,13 +3,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <charconv>
 #include <iterator>
 #include <string_view>
 #include <utility>
 
+#include "base/process.h"
 #include "base/text.h"
 #include "environment/network.h"
 
@@ -144,9 +144,7 @@ Status parse_log(const Settings& settings, int rank, LogSettings* log) {
     }
     log->level = found->second;
   }
-  std::array<char, 256> host{};
-  if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '\0';
-  const Place place{host.data(), rank < 0 ? "-" : cat(rank), cat(::getpid())};
+  const Place place{host_name(), rank < 0 ? "-" : cat(rank), cat(::getpid())};
   log->origin = cat(place.host, " rank ", place.rank, " process ", place.process);
   WEFT_TRY(expand(settings.log_file, place, &log->file));
   constexpr uint64_t kLeast = uint64_t{64} << 10, kMost = uint64_t{1024} << 20;

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "base/process.h"
 #include "base/text.h"
 #include "trace/file.h"
 
@@ -131,8 +132,7 @@ std::string flight_text(const FlightRecord& record) {
   json["size"] = record.size;
   json["generation"] = record.generation;
   if (record.generation > 0) json["first_rank"] = record.first_rank;
-  std::array<char, 256> host{};
-  if (::gethostname(host.data(), host.size() - 1) == 0) json["host"] = host.data();
+  if (const std::string host = host_name(); !host.empty()) json["host"] = host;
   json["pid"] = ::getpid();
   json["backend"] = record.backend;
   json["completed"] = record.operations;

@@ -13,6 +13,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/process.h"
 #include "base/text.h"
 #include "trace/file.h"
 
@@ -226,12 +227,11 @@ std::string line_of(const char* path) {
 
 TraceProcess describe_process() {
   TraceProcess process;
-  std::array<char, 256> text{};
-  if (::gethostname(text.data(), text.size() - 1) == 0) process.host = text.data();
+  process.host = host_name();
   process.pid = ::getpid();
   // The clock counts from the boot of the host, or from another time in a time namespace.
   process.clock = line_of("/proc/sys/kernel/random/boot_id");
-  text.fill(0);
+  std::array<char, 256> text{};
   if (!process.clock.empty() && ::readlink("/proc/self/ns/time", text.data(), text.size() - 1) > 0)
     process.clock += cat(" ", text.data());
   return process;

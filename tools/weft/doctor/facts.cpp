@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/process.h"
 #include "base/text.h"
 
 namespace doctor {
@@ -38,12 +39,6 @@ WEFT_JSON_OF(Transfer, low, high, latency_us, bytes_per_s)
 
 namespace {
 
-std::string host_name() {
-  char name[256] = "";
-  ::gethostname(name, sizeof name - 1);
-  return name;
-}
-
 // Names the kernel's run and the network namespace, which ranks must have in common to share memory.
 std::string machine_name() {
   struct stat network{};
@@ -66,7 +61,7 @@ Facts read_facts(int rank, int size) {
   Facts facts;
   facts.rank = rank;
   facts.size = size;
-  facts.host = host_name();
+  facts.host = weft::host_name();
   facts.machine = machine_name();
   read(&facts.limits);
   read(&facts.memory);

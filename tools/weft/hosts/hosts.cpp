@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "base/process.h"
 #include "environment/network.h"
 #include "weft/supervise.h"
 
@@ -73,12 +74,6 @@ std::string shell_quoted(const std::string& word) {
   return text + "'";
 }
 
-std::string own_name() {
-  char name[256] = "";
-  ::gethostname(name, sizeof name - 1);
-  return name;
-}
-
 std::string own_path() {
   char path[PATH_MAX] = "";
   const ssize_t size = ::readlink("/proc/self/exe", path, sizeof path - 1);
@@ -87,7 +82,7 @@ std::string own_path() {
 
 // True for this machine's own name, which needs no ssh.
 bool is_here(const std::string& host) {
-  const std::string own = own_name();
+  const std::string own = weft::host_name();
   return host == "localhost" || host == own || host == own.substr(0, own.find('.'));
 }
 

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "base/process.h"
 #include "base/text.h"
 #include "environment/launch.h"
 #include "rendezvous/socket.h"
@@ -38,12 +39,6 @@ char state_of(int64_t pid) {
   std::getline(file, text);
   const size_t close = text.rfind(')');
   return close != text.npos && close + 2 < text.size() ? text[close + 2] : '?';
-}
-
-std::string own_host() {
-  char name[256] = "";
-  ::gethostname(name, sizeof name - 1);
-  return name;
 }
 
 // Reads what has arrived. Returns false at the end of the stream.
@@ -111,7 +106,7 @@ std::string ask_processes(int timeout_ms) {
   std::string lines;
   for (const Asked& asked : all) {
     const json about = {{"pid", asked.pid},
-                        {"host", own_host()},
+                        {"host", weft::host_name()},
                         {"state", std::string(1, state_of(asked.pid))},
                         {"answered", asked.ended && !asked.text.empty()}};
     lines += about.dump() + "\n";
