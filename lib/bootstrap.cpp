@@ -440,6 +440,7 @@ Status create_comm(const std::shared_ptr<Context>& context, const Registry& regi
       options.sequence =
           context->next_rendezvous() + first_of(bootstrap.options.failpoints, FailCounter::kGroups);
     }
+    options.munge = bootstrap.launch.launcher == Launcher::kSlurm;
     options.external = bootstrap.store_external;
     WEFT_TRY(process_network(&options.network));
     options.on_thread_start = context->options().thread_start;

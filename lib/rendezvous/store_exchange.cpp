@@ -81,7 +81,8 @@ Status StoreExchange::make(const StoreOptions& options, Clock& clock, Log& log, 
     WEFT_TRY(made->check_address());
     made->target_ = made->address_;
     if (made->address_.kind == Address::Kind::kFolder)
-      made->file_ = std::make_unique<InvitationFile>(made->address_.folder, options.job, options.sequence);
+      made->file_ = std::make_unique<InvitationFile>(made->address_.folder, options.job, options.sequence,
+                                                     options.munge);
     if (options.rank == 0 && !options.external) WEFT_TRY(made->host(deadline));
     WEFT_TRY(made->join(deadline));
   }

@@ -26,6 +26,7 @@ struct StoreOptions {
   int size = 1;
   std::string store;  // address; ignored with an invitation
   std::optional<Invitation> invitation;
+  bool munge = false;  // encrypt the file of a folder where munge runs
   AuthKey key;
   std::string job;  // distinguishes the jobs of a store; equal on all ranks
   // Number of the communicator among those of this job in this store; equal on all ranks.

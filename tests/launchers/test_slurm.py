@@ -47,6 +47,22 @@ def test_two_nodes_without_a_variable():
         expect(none.returncode != 0 and "/none, which does not exist on this host" in none.stderr, "no folder", none)
 
 
+def test_two_nodes_by_munge():
+    """where munge runs, it encrypts the file with the key for the job's user"""
+    if os.getuid() != 0:
+        skip("only root can put munge's socket at its usual place")
+    with slurm.cluster() as environment, tempfile.TemporaryDirectory() as folder:
+        socket = Path(environment["SLURM_CONF"]).parent / "munge.socket"
+        # Rank 1 keeps a copy of the file before it reads it.
+        script = (f"mount -t tmpfs tmpfs /run && mkdir /run/munge && touch /run/munge/munge.socket.2 && "
+                  f"mount --bind {socket} /run/munge/munge.socket.2 || exit 9; "
+                  f"[ $SLURM_PROCID = 0 ] || until cp weft-* copy 2>/dev/null; do sleep 0.1; done; exec {HELLO}")
+        words = ["srun", "-N2", "-n2", "unshare", "--mount", "sh", "-c", script]
+        expect_met(cases.run(words, environment=environment, cwd=folder), 2)
+        expect((Path(folder) / "copy").read_bytes().startswith(b"MUNGE:"), "it is encrypted", (Path(folder) / "copy").read_bytes())
+        expect_equal(os.listdir(folder), ["copy"])
+
+
 def test_two_nodes_find_each_other():
     """srun's tasks of two nodes need only the secret: they meet at the step's first node"""
     if os.getuid() != 0:

@@ -7,7 +7,7 @@
 namespace weft {
 namespace {
 
-constexpr uint64_t kInvitationMagic = 0x4554495646544557;  // "WEFTVITE"
+constexpr uint64_t kInvitationMagic = 0x4554495654464557;  // "WEFTVITE"
 constexpr uint32_t kMostAddress = 45;                      // characters of an IPv6 address that maps IPv4
 constexpr size_t kDigestBytes = 16;                        // at the end; it finds damage, not forgery
 constexpr size_t kBody = Invitation::kBytes - kDigestBytes;

@@ -7,9 +7,11 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
+#include <span>
 #include <utility>
 
 #include "base/text.h"
+#include "rendezvous/invitation/munge.h"
 
 namespace weft {
 namespace {
@@ -42,8 +44,8 @@ std::string distrust(const struct stat& about) {
 
 }  // namespace
 
-InvitationFile::InvitationFile(std::string folder, const std::string& job, uint64_t sequence)
-    : folder_(std::move(folder)), name_(name_for(job, sequence)) {}
+InvitationFile::InvitationFile(std::string folder, const std::string& job, uint64_t sequence, bool munge)
+    : folder_(std::move(folder)), name_(name_for(job, sequence)), munge_(munge) {}
 
 InvitationFile::~InvitationFile() {
   Fd folder;
@@ -89,7 +91,12 @@ Status InvitationFile::publish(const Invitation& invitation) {
     return Status::error(Code::kAuth, cat("rank 0 has written the file ", path(), ", but it ", why,
                                           ": name a folder whose file system keeps owners and modes"));
   }
-  const Bytes bytes = encode(invitation);
+  Bytes bytes = encode(invitation);
+  std::string credential;
+  if (munge_ && munge::seal(bytes, &credential).ok()) {
+    const ByteView text = std::as_bytes(std::span(credential));
+    bytes.assign(text.begin(), text.end());
+  }
   if (::write(file.get(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size()) ||
       ::fsync(file.get()) != 0 || ::renameat(folder.get(), draft.c_str(), folder.get(), name_.c_str()) != 0) {
     return cannot();
@@ -107,7 +114,7 @@ Status InvitationFile::read(Invitation* invitation, std::string* why_not) const 
   const Fd file(
       ::openat(folder.get(), name_.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   struct stat about{};
-  Bytes bytes(Invitation::kBytes + 1);
+  Bytes bytes(munge::kMostText);
   if (!file.valid() && errno == ENOENT) {
     *why_not = cat("rank 0 has not written the file ", path());
   } else if (!file.valid() && errno == ELOOP) {
@@ -119,7 +126,9 @@ Status InvitationFile::read(Invitation* invitation, std::string* why_not) const 
   } else if (const ssize_t got = ::read(file.get(), bytes.data(), bytes.size()); got < 0) {
     *why_not = Status::system(cat("cannot read the file ", path()), errno).text();
   } else {
-    const Status read = decode(ByteView(bytes).first(static_cast<size_t>(got)), invitation);
+    bytes.resize(static_cast<size_t>(got));
+    Status read = munge::is_credential(bytes) ? munge::open(Bytes(bytes), &bytes) : Status();
+    if (read.ok()) read = decode(bytes, invitation);
     *why_not = read.ok() ? "" : cat("the file ", path(), ": ", read.text());
   }
   return {};

@@ -16,8 +16,9 @@ namespace weft {
 class InvitationFile {
  public:
   // folder: an absolute path. The file's name follows from this process's user, the job and the number of the
-  // communicator.
-  InvitationFile(std::string folder, const std::string& job, uint64_t sequence);
+  // communicator. munge: encrypts the file where munge runs, so that the file system need not be trusted with
+  // the key.
+  InvitationFile(std::string folder, const std::string& job, uint64_t sequence, bool munge = false);
   // Removes the file that publish() has written, unless another process has replaced it.
   ~InvitationFile();
   InvitationFile(const InvitationFile&) = delete;
@@ -36,6 +37,7 @@ class InvitationFile {
 
   const std::string folder_;
   const std::string name_;
+  const bool munge_;
   bool published_ = false;
   dev_t device_ = 0;  // of the published file
   ino_t inode_ = 0;

@@ -192,6 +192,8 @@ TEST_CASE("a file that is not rank 0's is not trusted, and the error says what w
   CHECK(contains(error(), "is open to other users"));
   put(path, ByteView(good).first(100));
   CHECK(contains(error(), "100 bytes are no invitation"));
+  put(path, std::as_bytes(std::span("MUNGE:nonsense:", 15)));
+  CHECK(contains(error(), path.string() + ": "));
   put(path, Bytes(1 << 20));
   CHECK(contains(error(), "are no invitation"));
   fs::rename(path, path.string() + ".real");
