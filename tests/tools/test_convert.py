@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """weft trace convert writes what PyTorch's analyser of flight records reads. Where `make test-torch` has installed PyTorch
 in the build folder, that analyser itself reads it. Usage: test_convert.py WEFT FLIGHT_RANK BUILD"""
+import json
 import pickle
 import sys
 import tempfile
@@ -71,8 +72,34 @@ def test_analyser():
             cases.skip("PyTorch is not installed in the build folder")
         expect("Not all ranks joining collective" in said and "missing ranks: {1}" in said, "the missing rank", said)
     with tempfile.TemporaryDirectory() as folder:
-        said = analysed(converted(folder, "mismatch"))
-        expect("SIZE_OR_SYNTAX_MISMATCH" in said and "19999" in said, "the collective that differs", said)
+        said = analysed(written(folder, [[reduced(0), reduced(1, count=19999)], [reduced(0), reduced(1)]]))
+        expect("SIZE_OR_SYNTAX_MISMATCH" in said and "19999" in said and "sequence number: 1" in said, "the collective that differs", said)
+    with tempfile.TemporaryDirectory() as folder:
+        said = analysed(written(folder, [[reduced(0)], [reduced(0)]], pair=True))
+        expect("mismatch" not in said.lower() and "errors" not in said and "missing" not in said, "nothing is wrong", said)
+
+
+def reduced(slot, count=20000):
+    return {"slot": slot, "coll": "all_reduce", "dtype": "f32", "op": "sum", "count": count, "state": "finished"}
+
+
+def written(folder, operations, pair=False):
+    """Write flight records of two ranks with these operations, and with a message from rank 0 to rank 1 if `pair` says so;
+    return the folder with the converted records."""
+    flights = Path(folder) / "flights"
+    flights.mkdir()
+    for rank, own in enumerate(operations):
+        lanes = [{"kind": "collective", "id": 0, "next_slot": len(own), "queued": 0, "waits_for": [], "operations": own}]
+        if pair:
+            sent = {"slot": 0, "coll": ("send", "recv")[rank], "dtype": "u8", "count": 5, "state": "finished"}
+            lanes.append({"kind": ("send", "receive")[rank], "id": 3, "peer": 1 - rank, "next_slot": 1, "queued": 0,
+                          "waits_for": [], "operations": [sent]})
+        record = {"weft_flight": 1, "comm": "00c0ffee00c0ffee", "rank": rank, "size": 2, "generation": 0, "backend": "shm",
+                  "completed": 1, "lanes": lanes}
+        (flights / f"weft-00c0ffee00c0ffee-rank{rank}.json").write_text(json.dumps(record))
+    result = cases.run([WEFT, "trace", "convert", flights, Path(folder) / "torch"])
+    expect_equal(result.returncode, 0, result)
+    return Path(folder) / "torch"
 
 
 def test_refused():

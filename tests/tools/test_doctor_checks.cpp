@@ -109,6 +109,13 @@ std::vector<Planted> planted() {
        kError,
        {0, 1},
        "9"},
+      {"a host cannot be asked",
+       1,
+       [](auto& job) { job.unreached = {{"dead", "no route"}}; },
+       "hosts",
+       kError,
+       {},
+       "host dead gave no whole answer: no route"},
       {"a rank is missing",
        1,
        [](auto& job) { job.rendezvous = "rank 1 did not come"; },
@@ -561,6 +568,7 @@ TEST_CASE("each planted fault is the one finding, with its severity, ranks, host
     CHECK(findings[0].mend.size() > 5);
     std::set<std::string> hosts;
     for (const int rank : fault.ranks) hosts.insert(job.of(rank).host);
+    for (const auto& [host, reason] : job.unreached) hosts.insert(host);
     CHECK(std::set<std::string>(findings[0].hosts.begin(), findings[0].hosts.end()) == hosts);
     CHECK(doctor::has_error(findings) == (fault.severity == Severity::kError));
   }
