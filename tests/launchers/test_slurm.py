@@ -11,7 +11,7 @@ import cases  # noqa: E402
 import slurm  # noqa: E402
 from cases import expect, expect_equal, skip  # noqa: E402
 
-WEFT, HELLO = sys.argv[1:3]
+WEFT, HELLO = (Path(program).resolve() for program in sys.argv[1:3])  # srun starts them in other folders
 
 
 def expect_met(result, size):
@@ -56,7 +56,8 @@ def test_two_nodes_by_munge():
         # Rank 1 keeps a copy of the file before it reads it.
         script = (f"mount -t tmpfs tmpfs /run && mkdir /run/munge && touch /run/munge/munge.socket.2 && "
                   f"mount --bind {socket} /run/munge/munge.socket.2 || exit 9; "
-                  f"[ $SLURM_PROCID = 0 ] || until cp weft-* copy 2>/dev/null; do sleep 0.1; done; exec {HELLO}")
+                  f"[ $SLURM_PROCID = 0 ] || for i in $(seq 200); do cp weft-* copy 2>/dev/null && break; sleep 0.1; done; "
+                  f"exec {HELLO}")
         words = ["srun", "-N2", "-n2", "unshare", "--mount", "sh", "-c", script]
         expect_met(cases.run(words, environment=environment, cwd=folder), 2)
         expect((Path(folder) / "copy").read_bytes().startswith(b"MUNGE:"), "it is encrypted", (Path(folder) / "copy").read_bytes())

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/text.h"
 #include "environment/network.h"
 #include "environment/slurm.h"
 #include "support/catch.h"
