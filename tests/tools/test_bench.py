@@ -161,6 +161,7 @@ def test_help_of_each():
     expect("send_recv" in listed and "faults" in listed and "--manifest" not in listed, "the benchmarks", listed)
     for words, said in ((["all_reduse"], "weft bench: there is no command all_reduse; did you mean all_reduce?"),
                         (["all_reduce", "--sizs", "8"], "weft bench all_reduce: there is no option --sizs; did you mean --sizes?"),
+                        (["all_reduce", "faults"], "weft bench faults: it runs alone"),
                         ([], "name a benchmark")):
         result = cases.run([WEFT, "bench", *words])
         expect(result.returncode == 2 and said in result.stderr, said, result)

@@ -370,7 +370,9 @@ void add_bench_faults(CLI::App& bench, int* exit_code) {
   faults->add_option("--rank", options->rank)->group("");
   faults->add_option("--store", options->store)->group("");
   faults->add_option("--parent", options->parent)->group("");
-  faults->callback([options, exit_code] {
+  faults->callback([options, &bench, exit_code] {
+    if (bench.get_subcommands().size() > 1)
+      throw CLI::ValidationError("weft bench faults", "it runs alone, without other benchmarks");
     set_ranks(options.get());
     set_phases(options.get());
     if (options->rank >= 0) {
