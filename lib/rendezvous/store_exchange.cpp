@@ -225,7 +225,7 @@ Status StoreExchange::join_invited(Deadline deadline, bool* joined, std::string*
     const Address there = invitation.address(i);
     bool taken = false;
     std::string reason = "it does not answer";
-    const Status status =
+    Status status =
         try_join(there, deadline.earlier(Deadline::after(clock_, kTryHostMs, 0)), joined, &taken, &reason);
     if (*joined) return {};
     if (!status.ok() && status.code() != Code::kAuth) return status;
@@ -300,7 +300,8 @@ Status StoreExchange::connect(Address there, Deadline deadline, Fd* fd, std::str
     Status status = connect_to(there, &tried, &error_number);
     bool ready = false;
     if (status.ok()) WEFT_TRY(await_event(tried.get(), POLLOUT, clock_, until, &ready));
-    if (ready && (error_number = finish_connect(tried.get())) != 0)
+    if (ready) error_number = finish_connect(tried.get());
+    if (ready && error_number != 0)
       status = Status::system(cat("connecting to ", there.text()), error_number);
     if (!status.ok()) *why_not = status.text();
     if (!status.ok() || !ready) continue;

@@ -42,14 +42,14 @@ Bytes encode(const Invitation& invitation) {
   writer.put(kInvitationMagic).put(kProtocolVersion).put(kWeftVersion);
   writer.put(invitation.port).put_raw(invitation.key);
   size_t room = kBody - writer.bytes().size() - 1;
-  uint8_t hosts = 0;
+  size_t hosts = 0;
   for (; hosts < invitation.hosts.size(); hosts++) {
     const size_t needed = sizeof(uint32_t) + invitation.hosts[hosts].size();
     if (needed > room) break;
     room -= needed;
   }
-  writer.put(hosts);
-  for (uint8_t i = 0; i < hosts; i++) writer.put_string(invitation.hosts[i]);
+  writer.put(static_cast<uint8_t>(hosts));
+  for (size_t i = 0; i < hosts; i++) writer.put_string(invitation.hosts[i]);
   Bytes bytes = writer.take();
   bytes.resize(kBody);
   Key space;
