@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstring>
 #include <system_error>
+#include <thread>
 
 #include "base/fd.h"
 #include "base/text.h"
@@ -110,12 +111,20 @@ std::string last_line(const std::string& text) {
   return printable(text.substr(before == text.npos ? 0 : before + 1, std::min<size_t>(end - before, 300)));
 }
 
-// Ends the host's process if it runs. Returns the reason why its answer is not whole; empty: it is.
-std::string end_asking(AskedHost& asked, double wait_s) {
-  const bool late = asked.out.fd.valid();
-  if (late || asked.out.too_long) ::kill(asked.pid, SIGKILL);
+// Ends the host's process if it still runs at the deadline. Returns the reason why its answer is not whole;
+// empty: it is.
+std::string end_asking(AskedHost& asked, Clock::time_point deadline, double wait_s) {
+  bool late = asked.out.fd.valid();
   int code = 0;
-  while (::waitpid(asked.pid, &code, 0) < 0 && errno == EINTR) continue;
+  // It may run on, although it has closed its standard output.
+  while (!late && !asked.out.too_long && ::waitpid(asked.pid, &code, WNOHANG) == 0) {
+    late = Clock::now() >= deadline;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  if (late || asked.out.too_long) {
+    ::kill(asked.pid, SIGKILL);
+    while (::waitpid(asked.pid, &code, 0) < 0 && errno == EINTR) continue;
+  }
   asked.err.take();
   if (asked.out.too_long) return cat("it has more than ", kMostOutput >> 20, " MiB");
   const std::string said = last_line(asked.err.text);
@@ -133,7 +142,7 @@ HostAnswers ask_hosts(const HostsOptions& on, const std::vector<std::string>& wo
   read_answers(all, deadline);
   HostAnswers answers;
   for (size_t i = 0; i < all.size(); ++i) {
-    std::string reason = end_asking(all[i], wait_s);
+    std::string reason = end_asking(all[i], deadline, wait_s);
     if (!reason.empty()) answers.problems.push_back({on.hosts[i].host, std::move(reason)});
     answers.text += all[i].out.text;
   }
