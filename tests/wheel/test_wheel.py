@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -395,9 +396,13 @@ def test_cmake():
 def build_with_cmake(prefix):
     if not shutil.which("cmake"):
         skip("cmake is not here")
-    call("cmake", "-S", ROOT / "tests/abi/cmake", "-B", WORK / "cmake", "--fresh", f"-DCMAKE_PREFIX_PATH={prefix}")
-    call("cmake", "--build", WORK / "cmake")
-    call(WORK / "cmake/program")
+    folder = Path(tempfile.mkdtemp(dir=WORK))
+    (folder / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.16)\nproject(outside C)\nfind_package(weft REQUIRED)\n"
+        f"add_executable(program {ROOT / 'tests/abi/program.c'})\ntarget_link_libraries(program PRIVATE weft::weft)\n")
+    call("cmake", "-S", folder, "-B", folder / "build", f"-DCMAKE_PREFIX_PATH={prefix}")
+    call("cmake", "--build", folder / "build")
+    call(folder / "build/program")
 
 
 def test_python_alone():
