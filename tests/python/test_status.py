@@ -108,16 +108,17 @@ time.sleep(600)
 """
     with tempfile.TemporaryDirectory() as folder, started(folder, program, ranks=2, WEFT_JOB="far"):
         ssh = Path(folder) / "ssh"
-        ssh.write_text('#!/bin/sh\nhost=$1\nshift\ncase $host in dead) echo no route >&2; exit 255;; hung) exec sleep 600;; esac\nexec sh -c "$*"\n')
+        ssh.write_text('#!/bin/sh\nhost=$1\nshift\ncase $host in dead) echo no route >&2; exit 255;; hung) exec sleep 600;; mute) exec >&-; exec sleep 600;; esac\nexec sh -c "$*"\n')
         ssh.chmod(0o755)
         found = report("far", "--hosts", "a,dead", "--ssh", str(ssh))
         expect_equal([row["answered"] for row in found[0]["ranks"]], [True, True], found)
         told = status("--hosts", "a,dead", "--ssh", str(ssh))
         expect("host dead gave no whole answer: no route" in told.stderr, "the host that cannot be reached", told)
         began = time.monotonic()
-        told = status("--hosts", "a,hung", "--ssh", str(ssh), "--wait", "2", "--json")
+        told = status("--hosts", "a,hung,mute", "--ssh", str(ssh), "--wait", "2", "--json")
         expect(2 <= time.monotonic() - began < 8, "it waits as long as it may", time.monotonic() - began)
-        expect("host hung gave no whole answer: none within 2 s" in told.stderr, "the host that does not answer", told)
+        for host in ("hung", "mute"):  # the other one has closed its standard output, and runs on
+            expect(f"host {host} gave no whole answer: none within 2 s" in told.stderr, "the host that does not answer", told)
         expect_equal(len(json.loads(told.stdout)["communicators"]), 1, told)
         refused = status("--hosts", "a;b")
         expect(refused.returncode == 2 and "list of hosts" in refused.stderr, "no host", refused)
