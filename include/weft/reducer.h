@@ -198,6 +198,9 @@ typedef struct weft_reducer_options {
 /* weft_reducer_ready_tensor refuses a gradient with other strides than its parameter's, instead of
  * copying. */
 #define WEFT_REDUCER_STRICT_STRIDES UINT64_C(16384)
+/* Buckets are those of PyTorch's DistributedDataParallel (docs/explanation/buckets.md): for results that
+ * depend on the buckets, as PowerSGD's do. */
+#define WEFT_REDUCER_DDP_BUCKETS UINT64_C(32768)
 
 /* ---- Create and destroy -------------------------------------------------------------------------------- */
 

@@ -82,7 +82,8 @@ Status propose(const weft_reducer_options& options, int size, const Hook* hook, 
   const bool in_place = options.mode == WEFT_GRADIENT_IN_PLACE;
   if (in_place) WEFT_TRY(check_in_place(proposal->manifest));
   if (options.plan == nullptr) {
-    *plan = make_plan(proposal->manifest, {.limits = proposal->limits, .order = {}});
+    const bool ddp = (options.flags & WEFT_REDUCER_DDP_BUCKETS) != 0;
+    *plan = make_plan(proposal->manifest, {.limits = proposal->limits, .order = {}, .ddp = ddp});
     if (in_place) cut_in_place(proposal->manifest, plan);
     return {};
   }

@@ -29,6 +29,7 @@ constexpr ReducerFlag kOtherFlags[] = {
     {WEFT_NAMED(WEFT_REDUCER_GRAPH)},
     {WEFT_NAMED(WEFT_REDUCER_KEEP_VALUES)},
     {WEFT_NAMED(WEFT_REDUCER_STRICT_STRIDES)},
+    {WEFT_NAMED(WEFT_REDUCER_DDP_BUCKETS)},
 };
 
 // Returns all flags in ascending order.
@@ -41,7 +42,8 @@ std::vector<ReducerFlag> reducer_flags() {
 }
 
 // A captured step does what the graph contains, so every other flag is excluded.
-constexpr uint64_t kGraphAllows = WEFT_REDUCER_GRAPH | WEFT_REDUCER_KEEP_VALUES | WEFT_REDUCER_STRICT_STRIDES;
+constexpr uint64_t kGraphAllows =
+    WEFT_REDUCER_GRAPH | WEFT_REDUCER_KEEP_VALUES | WEFT_REDUCER_STRICT_STRIDES | WEFT_REDUCER_DDP_BUCKETS;
 
 constexpr NamedValue kGradientModes[] = {{0, "the default"},
                                          WEFT_NAMED(WEFT_GRADIENT_COPY),

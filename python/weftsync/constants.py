@@ -199,6 +199,7 @@ class ReducerFlag(enum.IntFlag):
     GRAPH = 4096
     KEEP_VALUES = 8192
     STRICT_STRIDES = 16384
+    DDP_BUCKETS = 32768
 
 
 class ParamFlag(enum.IntFlag):

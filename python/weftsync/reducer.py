@@ -74,6 +74,7 @@ class Reducer(Handle):
                          "limits" in copy mode where possible, else "none"
     keep_values          True: do not copy rank 0's values to all ranks at creation
     strict_strides       True: a gradient with other strides than its parameter raises WeftError; False: it is copied
+    ddp_buckets          True: the buckets are those of torch's DistributedDataParallel
     flags                more flags (ReducerFlag)
 
     Raises ValueError for an unknown choice or an array that does not fit. `close` in the middle of a synchronised step
@@ -96,7 +97,7 @@ class Reducer(Handle):
                  reduce_dtype: Optional[Union[DType, str]] = None,
                  accumulate: Union[Accumulation, str] = Accumulation.UNSET, accumulate_f32: bool = False,
                  deterministic: bool = False, copy_strays: bool = False, replan: Union[Planner, str] = Planner.DEFAULT,
-                 keep_values: bool = False, strict_strides: bool = False,
+                 keep_values: bool = False, strict_strides: bool = False, ddp_buckets: bool = False,
                  flags: Union[ReducerFlag, int] = 0) -> None:
         self.comm = comm
         self.params = list(params)
@@ -126,7 +127,8 @@ class Reducer(Handle):
                              (sharded, ReducerFlag.SHARDED), (own_whole, ReducerFlag.OWN_WHOLE),
                              (accumulate_f32, ReducerFlag.ACCUMULATE_F32), (deterministic, ReducerFlag.DETERMINISTIC),
                              (copy_strays, ReducerFlag.COPY_STRAYS), (keep_values, ReducerFlag.KEEP_VALUES),
-                             (strict_strides, ReducerFlag.STRICT_STRIDES), (flags, flags)):
+                             (strict_strides, ReducerFlag.STRICT_STRIDES), (ddp_buckets, ReducerFlag.DDP_BUCKETS),
+                             (flags, flags)):
             options.flags |= flag if wanted else 0
         options.buffers_root, options.check_interval = _root(buffers_root), check_interval
         options.divide_by = choice(Divide, divide_by, "divide_by")

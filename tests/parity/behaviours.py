@@ -172,7 +172,7 @@ def static_ranks_differ(comm):
 def logging_data(comm):
     """docs/dev/reducer.md lists all that DistributedDataParallel logs, and comparable values are equal (case 91)
     """
-    pair = Pair(comm, seeded(Heads), {"bucket_limits": [50]}, bucket_cap_mb=50 / 2**20)
+    pair = Pair(comm, seeded(Heads), {"bucket_limits": [50], "ddp_buckets": True}, bucket_cap_mb=50 / 2**20)
     for step in range(3):  # DDP logs an iteration later
         pair.clear()
         sum(pair.ddp(pair.inputs(step))).backward()

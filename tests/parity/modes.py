@@ -32,7 +32,7 @@ class Mode:
                                     "find_unused_parameters": not module.model.uses_all})
 
     def bind(self, synced_class, module, comm):
-        return synced_class(module, comm, **{"bucket_limits": [LIMIT_BYTES], **self.reducer_options,
+        return synced_class(module, comm, **{"bucket_limits": [LIMIT_BYTES], "ddp_buckets": True, **self.reducer_options,
                                              "absent": not module.uses_all})
 
     def clear(self, ddp):
@@ -310,7 +310,7 @@ class Absent(Mode):
     absent, finish the rest."""
 
     def bind(self, synced_class, module, comm):
-        return synced_class(module, comm, **{"bucket_limits": [LIMIT_BYTES], **self.reducer_options, "absent": True})
+        return synced_class(module, comm, **{"bucket_limits": [LIMIT_BYTES], "ddp_buckets": True, **self.reducer_options, "absent": True})
 
     def wrap(self, ddp_class, module):
         return ddp_class(module, bucket_cap_mb=LIMIT_BYTES / 2**20, find_unused_parameters=True, **self.ddp_options)

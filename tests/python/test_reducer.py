@@ -174,6 +174,17 @@ def test_report_beside_ddp():
         expect_equal(report["reducer"]["devices"], [])
 
 
+def test_ddp_buckets():
+    """buckets are filled from the last parameter on; ddp_buckets=True makes those of DistributedDataParallel"""
+    def body(comm):
+        params = [weft.Param(name, (count,)) for name, count in (("a", 4), ("b", 4), ("c", 9))]
+        for ddp, buckets in ((False, [(2,), (0, 1)]), (True, [(1, 2), (0,)])):
+            with weft.Reducer(comm, params, bucket_limits=[16, 32], ddp_buckets=ddp) as reducer:
+                expect_equal([bucket.params for bucket in reducer.buckets()], buckets)
+
+    ranks(body)
+
+
 def test_defaults():
     """by default a reducer copies rank 0's values, re-plans after its first step, and copies gradients of other strides"""
     def body(comm):

@@ -161,6 +161,39 @@ def small_buckets():
     compare(plain, "bucket_cap_mb_list", {"bucket_cap_mb_list": [0.0005, 0.001]})
 
 
+class Backwards(nn.Module):
+    """Layers that are used in another order than they are listed."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(5))
+
+    def forward(self, x):
+        for index in (3, 0, 4, 1, 2):
+            x = self.layers[index](x).tanh()
+        return x
+
+
+def moved_gradients():
+    """the second step moves gradients that lie in the buckets to buckets by the order of readiness"""
+    for none, accumulate in itertools.product((True, False), (1, 3)):
+        compare(Backwards, f"moved, set_to_none={none}, {accumulate} micro-batches", {"bucket_cap_mb_list": [0.0005, 0.0005]}, none=none,
+                accumulate=accumulate)
+    ddp = Weft(of_rank(Backwards), bucket_cap_mb_list=[0.0005, 0.0005])
+    steps = ddp.reducer.steps
+    first = steps.buckets()
+    for generation in (0, 1, 1):
+        for parameter in ddp.parameters():
+            if parameter.grad is not None:
+                parameter.grad.zero_()
+        ddp(*inputs(ddp.module, 1, dist.get_rank())).square().mean().backward()
+        expect(steps.reducer.stats().plan_generation == generation, "re-plans", steps.reducer.stats().plan_generation, generation)
+        for view, parameter in zip(steps.reducer.views, ddp.parameters()):
+            expect(parameter.grad.data_ptr() == view.ctypes.data, "a gradient in its bucket")
+    expect(first[0] == (6, 7, 8, 9) and steps.buckets()[0][:2] == (5, 4), "the layer that is used last is launched first", first,
+           steps.buckets())
+
+
 def unused():
     """parameters that are unused on some ranks, or on all"""
     for none, accumulate in itertools.product((True, False), (1, 3)):
@@ -533,6 +566,6 @@ def higher_order():
 
 
 CASES = {f"ddp_{case.__name__}": case for case in (
-    models, small_buckets, unused, unused_output, static, checkpointed, two_backward_passes, without_gradients, hooks, named_hooks,
+    models, small_buckets, moved_gradients, unused, unused_output, static, checkpointed, two_backward_passes, without_gradients, hooks, named_hooks,
     reduce_dtype, join, missing_gradient, failing_rank, other_groups, checkpoints, refused, different_models, compiled, lifetimes,
     buffers, higher_order)}

@@ -172,8 +172,12 @@ Status exchange_step_timings(const ReducerState& s, Deadline deadline, std::uniq
 Status draw_plan(const ReducerState& s, const PlanRequest* request, const std::vector<uint64_t>& limits,
                  const Timings* timings, Plan* plan) {
   if (request != nullptr && !request->buckets.empty()) return make_plan(s.manifest, request->buckets, plan);
-  *plan = timings != nullptr ? plan_by_model(s.manifest, limits, timings->ready, timings->cost)
-                             : make_plan(s.manifest, {.limits = limits, .order = s.order->params()});
+  if (timings != nullptr) {
+    *plan = plan_by_model(s.manifest, limits, timings->ready, timings->cost);
+  } else {
+    const bool ddp = s.has(WEFT_REDUCER_DDP_BUCKETS);
+    *plan = make_plan(s.manifest, {.limits = limits, .order = s.order->params(), .ddp = ddp});
+  }
   if (s.has(WEFT_REDUCER_OWN_WHOLE)) *plan = grouped_by_owner(s.manifest, *plan, s.comm->size());
   return {};
 }

@@ -10,6 +10,10 @@
 namespace weft {
 namespace {
 
+// A bucket with less is not closed before a large parameter: a message of its own would cost more than the
+// wait.
+constexpr uint64_t kWorthSendingBytes = 64u << 10;
+
 // The bucket that parameters of a dtype and device are added to.
 struct Open {
   size_t limit = 0;              // index into the limits
@@ -36,8 +40,20 @@ PlannedBucket sparse_bucket(const Param& param, uint32_t index) {
   return bucket;
 }
 
-std::vector<PlannedBucket> assign(const Manifest& manifest, const std::vector<uint64_t>& limits,
-                                  const std::vector<uint32_t>& order, bool by_first) {
+// Puts the members of a bucket, which were added from the last of the list to the first, into the listed
+// order.
+void list_in_order(const Manifest& manifest, PlannedBucket* bucket) {
+  std::reverse(bucket->params.begin(), bucket->params.end());
+  uint64_t offset = 0;
+  for (size_t i = 0; i < bucket->params.size(); i++) {
+    bucket->offsets[i] = offset;
+    offset += manifest.params[bucket->params[i]].count;
+  }
+}
+
+// Returns the buckets in the order in which they were closed.
+std::vector<Closed> assign(const Manifest& manifest, const std::vector<uint64_t>& limits,
+                           const std::vector<uint32_t>& order, bool ddp) {
   // An ordered map, so that the buckets left over at the end have the same order on all ranks.
   std::map<std::tuple<Dtype, bool, int32_t, int32_t>, Open> open;
   std::vector<Closed> closed;
@@ -54,22 +70,30 @@ std::vector<PlannedBucket> assign(const Manifest& manifest, const std::vector<ui
       continue;
     }
     Open& o = open[{param.dtype, param.pairs, param.device_kind, param.device}];
+    const Dtype sent = manifest.comm_dtype_of(param.dtype);
+    const uint64_t bytes = param.count * dtype_size(sent);
+    if (!ddp && bytes > limits[o.limit] && o.bytes >= kWorthSendingBytes) close(o);
     if (o.bucket.params.empty()) o.first = at;
     o.last = at;
     o.bucket.gradients = param.dtype;
     o.bucket.device = device_of(param);
-    o.bucket.dtype = manifest.comm_dtype_of(param.dtype);
+    o.bucket.dtype = sent;
     o.bucket.params.push_back(order[at]);
     o.bucket.offsets.push_back(o.bucket.count);
     o.bucket.count += param.count;
-    o.bytes += param.count * dtype_size(o.bucket.dtype);
+    o.bytes += bytes;
     if (o.bytes >= limits[o.limit]) close(o);
   }
   for (auto& [key, o] : open) {
     if (!o.bucket.params.empty()) close(o);
   }
+  return closed;
+}
+
+// Takes the buckets, whose order is that of a member of Closed.
+std::vector<PlannedBucket> in_order_of(uint32_t Closed::* position, std::vector<Closed> closed) {
   std::sort(closed.begin(), closed.end(),
-            [&](const Closed& a, const Closed& b) { return by_first ? a.first < b.first : a.last < b.last; });
+            [&](const Closed& a, const Closed& b) { return a.*position < b.*position; });
   std::vector<PlannedBucket> buckets;
   buckets.reserve(closed.size());
   for (Closed& c : closed) buckets.push_back(std::move(c.bucket));
@@ -142,14 +166,21 @@ std::vector<uint64_t> bucket_limits(std::span<const uint64_t> given) {
 
 Plan make_plan(const Manifest& manifest, const PlanOptions& options) {
   Plan plan;
-  std::vector<uint32_t> order = options.order;
-  if (order.empty()) {
-    order.resize(manifest.params.size());
+  const std::vector<uint64_t> limits = bucket_limits(options.limits);
+  if (!options.order.empty()) {
+    plan.buckets = in_order_of(&Closed::last, assign(manifest, limits, options.order, options.ddp));
+  } else {
+    std::vector<uint32_t> order(manifest.params.size());
     std::iota(order.begin(), order.end(), 0u);
+    if (options.ddp) {
+      plan.buckets = in_order_of(&Closed::first, assign(manifest, limits, order, true));
+      std::reverse(plan.buckets.begin(), plan.buckets.end());
+    } else {
+      std::reverse(order.begin(), order.end());
+      plan.buckets = in_order_of(&Closed::last, assign(manifest, limits, order, false));
+      for (PlannedBucket& bucket : plan.buckets) list_in_order(manifest, &bucket);
+    }
   }
-  const bool as_listed = options.order.empty();
-  plan.buckets = assign(manifest, bucket_limits(options.limits), order, as_listed);
-  if (as_listed) std::reverse(plan.buckets.begin(), plan.buckets.end());
   plan.index(manifest.params.size());
   return plan;
 }

@@ -1,6 +1,6 @@
 // The bucket plan: which parameters share a bucket, the launch order of buckets, and the place of each
-// gradient in its bucket. Follows DistributedDataParallel's rule. A pure function of the manifest and the
-// limits, so all ranks get the same plan. Used by create_state. Threads: values; one thread at a time.
+// gradient in its bucket. A pure function of the manifest and the limits, so all ranks get the same plan.
+// Used by create_state. Threads: values; one thread at a time.
 #pragma once
 
 #include <weft/weft.h>
@@ -67,15 +67,18 @@ struct PlanOptions {
   // limit repeats. In bytes of the communication dtype. 0 closes after every parameter. Empty: 1 MiB, then 25
   // MiB.
   std::vector<uint64_t> limits;
-  // The order in which parameters are put into buckets: the order in which they become ready. Buckets are
-  // launched in the order of their last members. Empty: the listed order. The list of buckets (not their
-  // contents) is then reversed, because the backward pass produces gradients in about that order.
+  // The order in which parameters become ready. Empty: from the last of the list to the first, as a backward
+  // pass produces gradients; buckets then keep their members in the listed order.
   std::vector<uint32_t> order;
+  // DistributedDataParallel's buckets: without an order, parameters are added in the listed order, and the
+  // list of buckets is reversed. A parameter larger than the limit waits for no bucket to close.
+  bool ddp = false;
 };
 
-// Adds each parameter to the open bucket of its dtype and device, which closes once it has reached its limit.
-// A bucket may thus exceed its limit, and a parameter is never split. A sparse parameter is alone in its
-// bucket. Buckets are ordered by their first members.
+// Adds each parameter, in the order, to the open bucket of its dtype and device, which closes once it has
+// reached its limit, and before a parameter that is larger than the limit. A bucket may thus exceed its
+// limit, and a parameter is never split. A sparse parameter is alone in its bucket. Buckets are launched in
+// the order of their last members.
 Plan make_plan(const Manifest& manifest, const PlanOptions& options);
 
 // Makes a plan of the program's own buckets. buckets: the parameters of each. kArg, naming the parameter, if

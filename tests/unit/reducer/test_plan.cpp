@@ -47,38 +47,79 @@ const std::vector<std::pair<Dtype, uint64_t>> kAlternating = {{Dtype::kF32, 50},
 
 }  // namespace
 
-// The four cases below are listed in definition order; the plan launches them in reverse.
+TEST_CASE("buckets are filled from the last parameter to the first, and keep the listed order") {
+  const Manifest m = manifest_of({{Dtype::kF32, 3}, {Dtype::kF32, 4}, {Dtype::kF32, 5}, {Dtype::kF32, 7}});
+  const Plan plan = make_plan(m, {.limits = {28, 36}});
+  CHECK(members(plan) == Buckets{{3}, {1, 2}, {0}});
+  CHECK(limits(plan) == std::vector<uint64_t>{36, 36, 28});
+  CHECK(plan.buckets[1].offsets == std::vector<uint64_t>{0, 4});
+  CHECK(plan.buckets[1].count == 9);
+  CHECK(plan.bucket_of == std::vector<uint32_t>{2, 1, 1, 0});
+  CHECK(plan.offset_of == std::vector<uint64_t>{0, 0, 4, 0});
+}
+
+TEST_CASE("by default the first bucket to be launched closes at 1 MiB and the others at 25 MiB") {
+  std::vector<std::pair<Dtype, uint64_t>> params(60, {Dtype::kF32, (1u << 20) / 4});
+  const Plan plan = make_plan(manifest_of(params), {});
+  REQUIRE(plan.buckets.size() == 4);
+  CHECK(plan.buckets[0].bytes() == 1u << 20);
+  CHECK(plan.buckets[1].bytes() == 25u << 20);
+  CHECK(plan.buckets[3].params.size() == 9);
+}
+
+TEST_CASE("a bucket closes before a parameter larger than the limit, unless there is little in it") {
+  constexpr uint64_t kLarge = 1 << 20, kMiddle = 16 << 10, kSmall = 16;
+  const auto planned = [](std::vector<uint64_t> counts, bool ddp) {
+    std::vector<std::pair<Dtype, uint64_t>> params;
+    for (const uint64_t count : counts) params.emplace_back(Dtype::kF32, count);
+    return members(make_plan(manifest_of(params), {.limits = {1 << 20}, .ddp = ddp}));
+  };
+  CHECK(planned({kSmall, kLarge, kMiddle}, false) == Buckets{{2}, {1}, {0}});
+  CHECK(planned({kSmall, kLarge, kMiddle}, true) == Buckets{{2}, {0, 1}});
+  CHECK(planned({kSmall, kLarge, kMiddle - 1}, false) == Buckets{{1, 2}, {0}});
+  // In the order of readiness as well.
+  const Manifest m = manifest_of({{Dtype::kF32, kSmall}, {Dtype::kF32, kMiddle}, {Dtype::kF32, kLarge}});
+  CHECK(members(make_plan(m, {.limits = {1 << 20}, .order = {0, 1, 2}})) == Buckets{{0, 1}, {2}});
+  CHECK(members(make_plan(m, {.limits = {1 << 20}, .order = {0, 1, 2}, .ddp = true})) == Buckets{{0, 1, 2}});
+}
+
+TEST_CASE("buckets of several dtypes are launched as their last members become ready") {
+  const Plan plan = make_plan(manifest_of(kAlternating), {.limits = {400}});
+  CHECK(members(plan) == Buckets{{3, 5}, {2, 4}, {1}, {0}});
+}
+
+// The next four cases are listed in definition order; the plan launches them in reverse.
 
 TEST_CASE("buckets follow DDP: one limit, one dtype") {
   const Manifest m =
       manifest_of({{Dtype::kF32, 100}, {Dtype::kF32, 200}, {Dtype::kF32, 100}, {Dtype::kF32, 50}});
-  const Plan plan = make_plan(m, {.limits = {400}});
+  const Plan plan = make_plan(m, {.limits = {400}, .ddp = true});
   CHECK(members(plan, true) == Buckets{{0}, {1}, {2}, {3}});
   CHECK(limits(plan) == std::vector<uint64_t>{400, 400, 400, 400});
 }
 
 TEST_CASE("buckets follow DDP: one limit, two dtypes") {
-  const Plan plan = make_plan(manifest_of(kAlternating), {.limits = {400}});
+  const Plan plan = make_plan(manifest_of(kAlternating), {.limits = {400}, .ddp = true});
   CHECK(members(plan, true) == Buckets{{0, 2}, {1, 3}, {4}, {5}});
 }
 
 TEST_CASE("buckets follow DDP: several limits, one dtype") {
   const Manifest m =
       manifest_of({{Dtype::kF32, 10}, {Dtype::kF32, 10}, {Dtype::kF32, 10}, {Dtype::kF32, 10}});
-  const Plan plan = make_plan(m, {.limits = {40, 80}});
+  const Plan plan = make_plan(m, {.limits = {40, 80}, .ddp = true});
   CHECK(members(plan, true) == Buckets{{0}, {1, 2}, {3}});
   CHECK(limits(plan) == std::vector<uint64_t>{40, 80, 80});
 }
 
 TEST_CASE("buckets follow DDP: several limits, two dtypes") {
-  const Plan plan = make_plan(manifest_of(kAlternating), {.limits = {200, 400}});
+  const Plan plan = make_plan(manifest_of(kAlternating), {.limits = {200, 400}, .ddp = true});
   CHECK(members(plan, true) == Buckets{{0}, {1}, {2, 4}, {3, 5}});
   CHECK(limits(plan) == std::vector<uint64_t>{200, 200, 400, 400});
 }
 
-TEST_CASE("the list of buckets is reversed, their contents are not") {
+TEST_CASE("by DDP's rule the list of buckets is reversed, their contents are not") {
   const Manifest m = manifest_of({{Dtype::kF32, 3}, {Dtype::kF32, 4}, {Dtype::kF32, 5}});
-  const Plan plan = make_plan(m, {.limits = {28}});
+  const Plan plan = make_plan(m, {.limits = {28}, .ddp = true});
   CHECK(members(plan) == Buckets{{2}, {0, 1}});
   CHECK(plan.buckets[1].offsets == std::vector<uint64_t>{0, 3});
   CHECK(plan.buckets[1].count == 7);
@@ -86,9 +127,9 @@ TEST_CASE("the list of buckets is reversed, their contents are not") {
   CHECK(plan.offset_of == std::vector<uint64_t>{0, 3, 0});
 }
 
-TEST_CASE("by default the first bucket closes at 1 MiB and the others at 25 MiB") {
+TEST_CASE("by DDP's rule the small bucket is launched last") {
   std::vector<std::pair<Dtype, uint64_t>> params(60, {Dtype::kF32, (1u << 20) / 4});
-  const Plan plan = make_plan(manifest_of(params), {});
+  const Plan plan = make_plan(manifest_of(params), {.ddp = true});
   REQUIRE(plan.buckets.size() == 4);
   CHECK(plan.buckets[3].bytes() == 1u << 20);  // launched last
   CHECK(plan.buckets[2].bytes() == 25u << 20);
@@ -101,14 +142,15 @@ TEST_CASE("limit 0 is one parameter a bucket, also for empty ones") {
   CHECK(members(plan) == Buckets{{2}, {1}, {0}});
 }
 
-TEST_CASE("a parameter larger than the limit joins the open bucket and is never split") {
-  const Plan plan =
-      make_plan(manifest_of({{Dtype::kF32, 1}, {Dtype::kF32, 1000}, {Dtype::kF32, 1}}), {.limits = {100}});
+TEST_CASE("by DDP's rule a parameter larger than the limit joins the open bucket") {
+  const Plan plan = make_plan(manifest_of({{Dtype::kF32, 1}, {Dtype::kF32, 1000}, {Dtype::kF32, 1}}),
+                              {.limits = {100}, .ddp = true});
   CHECK(members(plan, true) == Buckets{{0, 1}, {2}});
 }
 
-TEST_CASE("remaining buckets are ordered by their first member, whatever the dtype") {
-  const Plan plan = make_plan(manifest_of({{Dtype::kF64, 1}, {Dtype::kF16, 1}, {Dtype::kF32, 1}}), {});
+TEST_CASE("by DDP's rule remaining buckets are ordered by their first member, whatever the dtype") {
+  const Plan plan =
+      make_plan(manifest_of({{Dtype::kF64, 1}, {Dtype::kF16, 1}, {Dtype::kF32, 1}}), {.ddp = true});
   CHECK(members(plan, true) == Buckets{{0}, {1}, {2}});
 }
 
@@ -131,10 +173,10 @@ TEST_CASE("a sparse parameter is alone in its bucket, and interrupts none") {
   Manifest m = manifest_of({{Dtype::kF32, 100}, {Dtype::kF32, 100}, {Dtype::kF32, 100}, {Dtype::kF32, 50}});
   m.params[1].flags = WEFT_PARAM_SPARSE;
   m.params[1].sparse_ndim = 1;
-  Plan plan = make_plan(m, {.limits = {800}});
-  CHECK(members(plan, true) == Buckets{{0, 2}, {1}, {3}});
-  CHECK(plan.buckets[1].sparse);
-  CHECK(plan.buckets[1].bytes() == 0);
+  Plan plan = make_plan(m, {.limits = {700}});
+  CHECK(members(plan) == Buckets{{1}, {0, 2, 3}});
+  CHECK(plan.buckets[0].sparse);
+  CHECK(plan.buckets[0].bytes() == 0);
   CHECK(make_plan(m, Buckets{{0, 2, 3}, {1}}, &plan).ok());
   CHECK(plan.buckets[1].sparse);
   const Status refused = make_plan(m, Buckets{{0, 1, 2, 3}}, &plan);

@@ -342,7 +342,7 @@ void note_bucket(void* data, uint64_t, uint32_t bucket, weft_status status) {
 }  // namespace
 
 TEST_CASE("every bucket is reported once, in order, and described with its times") {
-  const Model model({{"a", {64}}, {"b", {64}}, {"c", {64}}, {"d", {8}}});
+  const Model model({{"a", {64}}, {"b", {64}}, {"c", {64}}, {"d", {72}}});
   const auto failures = run_threads(2, [&](Rank& self) {
     Reported reported;
     std::unique_ptr<Reducer> reducer;
@@ -361,7 +361,7 @@ TEST_CASE("every bucket is reported once, in order, and described with its times
       uint64_t params[2] = {99, 99};
       self.expect(reducer->bucket(b, &info, params, 2), "bucket");
       self.expect(info.param_count == 1 && params[0] == 3 - b, "its parameters");
-      self.expect(info.bytes == (b == 0 ? 32u : 256u) && info.limit_bytes == 256, "its size");
+      self.expect(info.bytes == (b == 0 ? 288u : 256u) && info.limit_bytes == 256, "its size");
       self.expect(info.ready_ns > 0 && info.launch_ns >= launched && info.done_ns >= info.launch_ns,
                   "its times");
       launched = info.launch_ns;
@@ -370,7 +370,7 @@ TEST_CASE("every bucket is reported once, in order, and described with its times
     self.expect(reducer->bucket(4, &info, nullptr, 0).code() == Code::kArg, "unknown bucket");
     weft_reducer_stats stats{};
     reducer->query(&stats);
-    self.expect(stats.bytes_reduced == 3 * 256 + 32, "bytes reduced");
+    self.expect(stats.bytes_reduced == 3 * 256 + 288, "bytes reduced");
     self.expect(stats.bucket_bytes == 4 * 4096 && stats.scratch_bytes == 0 && stats.other_bytes > 0,
                 "memory");
     self.expect(stats.step_ns >= stats.exposed_ns, "times");

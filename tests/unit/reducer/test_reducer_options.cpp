@@ -176,8 +176,9 @@ TEST_CASE("the report shows options by the ends of their constants' names") {
 }
 
 TEST_CASE("captured steps exclude all flags but those that change no step") {
-  for (uint64_t flag = 1; flag <= WEFT_REDUCER_STRICT_STRIDES; flag *= 2) {
-    constexpr uint64_t kAllowed = WEFT_REDUCER_GRAPH | WEFT_REDUCER_KEEP_VALUES | WEFT_REDUCER_STRICT_STRIDES;
+  for (uint64_t flag = 1; flag <= WEFT_REDUCER_DDP_BUCKETS; flag *= 2) {
+    constexpr uint64_t kAllowed = WEFT_REDUCER_GRAPH | WEFT_REDUCER_KEEP_VALUES |
+                                  WEFT_REDUCER_STRICT_STRIDES | WEFT_REDUCER_DDP_BUCKETS;
     uint64_t flags = WEFT_REDUCER_GRAPH | flag;
     if (flag == WEFT_REDUCER_STOP_WHEN_EXHAUSTED) flags |= WEFT_REDUCER_UNEVEN;
     if (flag == WEFT_REDUCER_OWN_WHOLE) flags |= WEFT_REDUCER_SHARDED;

@@ -39,7 +39,8 @@ class DistributedDataParallel(_Torch):
 
     gradient_as_bucket_view  True by default: gradients lie in the buckets. If an optimizer has set them to None, a
                              gradient is copied there when it is complete. A gradient that the program keeps is
-                             overwritten by the next step, as torch says of this mode
+                             overwritten by the next step, as torch says of this mode. The second step moves the
+                             gradients to other buckets; one that the program kept before must not be used then
     mixed_precision          an object with reduce_dtype alone: the element type in which gradients are communicated.
                              Use torch.autocast to compute in another type
     register_comm_hook       also takes a name of docs/reference/hooks.md with a dictionary of options, or a weftsync.Hook

@@ -9,6 +9,7 @@ import torch
 
 from ...comm import Comm
 from ...constants import Status
+from ...custom_hook import CustomHook
 from ...errors import WeftError
 from ...hook import Hook
 from ...records import Param
@@ -39,21 +40,23 @@ class WeftSteps:
             Reducer, comm, params, mode="view" if settings.view else "copy", copy_strays=settings.view,
             bucket_limits=settings.limits, absent=settings.absent, static=settings.static, uneven=settings.uneven,
             divide_by=settings.divide_by, reduce_dtype=settings.reduce_dtype, keep_values=True, accumulate="program",
-            hook=hook, replan="none" if settings.view or settings.absent else "default")
+            hook=hook, replan=_planner(settings, hook))
         self._first = True
         self._ready: set[int] = set()
         self._lent: list[Any] = []  # gradients that the reducer writes into, until finish
         self._views: list[Optional[torch.Tensor]] = [None] * len(model)
+        self._places: list[Optional[int]] = [None] * len(model)  # addresses of the views
+        self._generation = 0  # of the plan whose views these are
         if settings.view:
-            self._views = [None if sparse else _tensor(view, parameter.dtype)
-                           for sparse, view, parameter in zip(model.sparse, self.reducer.views, model.parameters)]
-        self._places = [None if view is None else view.data_ptr() for view in self._views]
+            self._take_views()
         _steps.add(self)
 
     def begin(self, has_data: bool = True) -> None:
-        """Begin a step."""
+        """Begin a step. The second one may move the gradients that lie in the buckets."""
         self._ready = set()
         self._call(self.reducer.begin, no_data=not has_data)
+        if self._settings.view and self.reducer.stats().plan_generation != self._generation:
+            self._follow_views()
 
     def add(self, index: int) -> None:
         """Hand over the gradient of a parameter, which is complete."""
@@ -136,6 +139,21 @@ class WeftSteps:
         """Return the parameters of each bucket in the order of launch. Between steps."""
         return [bucket.params for bucket in self.reducer.buckets()]
 
+    def _take_views(self) -> None:
+        self._generation = self.reducer.stats().plan_generation
+        self._views = [None if sparse else _tensor(view, parameter.dtype)
+                       for sparse, view, parameter in zip(self._model.sparse, self.reducer.views, self._model.parameters)]
+        self._places = [None if view is None else view.data_ptr() for view in self._views]
+
+    def _follow_views(self) -> None:
+        """Let the gradients that lay in the buckets lie in the new ones, where the reducer has put their values."""
+        moved = [parameter.grad is not None and parameter.grad.data_ptr() == place
+                 for parameter, place in zip(self._model.parameters, self._places)]
+        self._take_views()
+        for parameter, view, has_moved in zip(self._model.parameters, self._views, moved):
+            if has_moved and view is not None:
+                parameter.grad = view
+
     def _in_buckets(self) -> list[torch.nn.Parameter]:
         """Return the parameters whose gradients lie in the buckets now."""
         return [parameter for parameter, place in zip(self._model.parameters, self._places)
@@ -176,6 +194,14 @@ class WeftSteps:
             return function(*arguments, **named)
         except WeftError as error:
             raise converted(error, NAME, self._seconds) from error
+
+
+def _planner(settings: Settings, hook: Optional[Hook]) -> str:
+    """Return the planner of the re-plan by the order in which gradients became ready in the first step."""
+    if settings.absent:
+        return "none"
+    # A hook of the program's own may keep something by bucket; the default knows.
+    return "limits" if settings.view and not isinstance(hook, CustomHook) else "default"
 
 
 def _tensor(array: Any, dtype: torch.dtype) -> torch.Tensor:
