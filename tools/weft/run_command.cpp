@@ -4,6 +4,7 @@
 
 #include "command_table.h"
 #include "commands.h"
+#include "signals.h"
 #include "suggest.h"
 
 namespace {
@@ -59,6 +60,7 @@ bool known_options(const CLI::App& app) {
 }  // namespace
 
 int run_command(CLI::App& app, const std::vector<std::string>& words, const int* exit_code) {
+  keep_exit_codes();
   if (words == std::vector<std::string>{"--command-table"}) {
     std::printf("%s\n", command_table(app).c_str());
     return 0;

@@ -12,6 +12,7 @@
 #include "commands.h"
 #include "environment/secret.h"
 #include "rendezvous/store_server.h"
+#include "signals.h"
 
 namespace {
 
@@ -23,7 +24,7 @@ void must(const weft::Status& status) {
 int serve(const std::string& address, weft::LogLevel level) {
   sigset_t endings;
   sigemptyset(&endings);
-  for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&endings, number);
+  for (const int number : ending_signals()) sigaddset(&endings, number);
   ::sigprocmask(SIG_BLOCK, &endings, nullptr);
 
   weft::Bytes secret;

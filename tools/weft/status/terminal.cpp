@@ -12,6 +12,8 @@
 #include <string_view>
 #include <system_error>
 
+#include "weft/signals.h"
+
 namespace {
 
 constexpr std::string_view kEnter = "\x1b[?1049h\x1b[?25l";  // the other screen, without the cursor
@@ -19,7 +21,6 @@ constexpr std::string_view kLeave = "\x1b[?25h\x1b[?1049l";
 constexpr std::string_view kHome = "\x1b[H";
 constexpr std::string_view kEndOfLine = "\x1b[K\n";  // clears the rest of the line
 constexpr std::string_view kClearBelow = "\x1b[J";
-constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
 
 int quit_pipe[2] = {-1, -1};  // a byte: a signal has come
 
@@ -82,17 +83,17 @@ void Terminal::draw(const std::string& text) {
   put_all(frame.append(kClearBelow));
 }
 
-QuitWatch::QuitWatch(bool keys) : keys_(keys) {
+QuitWatch::QuitWatch(bool keys) : keys_(keys), signals_(ending_signals()) {
   if (::pipe2(quit_pipe, O_CLOEXEC | O_NONBLOCK) != 0)
     throw std::system_error(errno, std::generic_category(), "pipe2");
   struct sigaction action{};
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
-  for (const int number : kSignals) ::sigaction(number, &action, nullptr);
+  for (const int number : signals_) ::sigaction(number, &action, nullptr);
 }
 
 QuitWatch::~QuitWatch() {
-  for (const int number : kSignals) ::signal(number, SIG_DFL);
+  for (const int number : signals_) ::signal(number, SIG_DFL);
   for (int& end : quit_pipe) {
     ::close(end);
     end = -1;

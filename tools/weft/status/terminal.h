@@ -4,6 +4,7 @@
 #include <termios.h>
 
 #include <string>
+#include <vector>
 
 class Terminal {
  public:
@@ -22,8 +23,8 @@ class Terminal {
   termios before_{};
 };
 
-// Waits for SIGINT, SIGTERM, SIGHUP, or the key q. Programs that are started meanwhile have these signals'
-// default effects. Threads: one object at a time.
+// Waits for one of the ending_signals(), or for the key q. Programs that are started meanwhile have these
+// signals' default effects. Threads: one object at a time.
 class QuitWatch {
  public:
   // keys: standard input is read.
@@ -36,5 +37,6 @@ class QuitWatch {
   bool wait(double seconds);
 
  private:
-  bool keys_;
+  const bool keys_;
+  const std::vector<int> signals_;
 };
