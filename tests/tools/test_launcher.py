@@ -162,6 +162,63 @@ def test_flood():
     expect_equal(result.returncode, 124, result)
 
 
+def test_inherited_child_signal():
+    """a job ends, with its exit code, although weft run was started with SIGCHLD ignored"""
+    result = shell(2, '[ "$WEFT_RANK" = 1 ] && exit 7; exit 0', timeout=30, preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
+    expect_equal(result.returncode, 7, result)
+
+
+def test_ignored_signals():
+    """a signal that weft run ignores when it starts, as with nohup, does not end weft run, store or top"""
+    name = f"unix:@weft-ignored-{os.getpid()}"
+    for command in (["run", "-n", "1", "--", "sh", "-c", "echo up; exec sleep 600"], ["store", "--listen", name], ["top"]):
+        for number in (signal.SIGHUP, signal.SIGINT):
+            process = subprocess.Popen([WEFT, *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                                       preexec_fn=lambda number=number: signal.signal(number, signal.SIG_IGN))
+            process.stdout.readline()
+            process.send_signal(number)
+            time.sleep(0.3)
+            expect(process.poll() is None, f"{command[0]} runs on after {number.name}", process.returncode)
+            process.terminate()
+            process.communicate(timeout=30)
+
+
+def test_exit_code_like_a_signal():
+    """an exit code above 128 is reported as an exit code"""
+    result = shell(2, '[ "$WEFT_RANK" = 1 ] && exit 200; exec sleep 600', "--grace", "0.1")
+    expect_equal(result.returncode, 200, result)
+    expect("rank 1 ended with exit code 200" in result.stderr and "signal" not in result.stderr, "no signal", result.stderr)
+
+
+def unread(*arguments):
+    """Start weft run, with output that fills the pipe, and read nothing."""
+    process = subprocess.Popen([WEFT, "run", "-n", "1", *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(0.5)
+    return process
+
+
+def test_unread_output():
+    """the timeout and signals end a job whose output nobody reads"""
+    process = unread("--timeout", "1", "--", "yes")
+    expect_equal(process.wait(timeout=30), 124)
+    expect("nobody read it" in process.stderr.read(), "it says that output is lost")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        process = unread("--", "yes")
+        process.send_signal(number)
+        expect_equal(process.wait(timeout=30), 128 + number)
+    process = unread("--", "seq", "40000")  # it ends: the rest fits in the buffers
+    process.terminate()
+    expect_equal(process.wait(timeout=30), 128 + signal.SIGTERM)
+
+
+def test_slow_reader():
+    """a reader that is slow gets all of the output"""
+    process = unread("--prefix", "none", "--", "seq", "100000")
+    output, _ = process.communicate(timeout=60)
+    expect_equal(output, "".join(f"{i}\n" for i in range(1, 100001)))
+    expect_equal(process.returncode, 0)
+
+
 def test_cannot_run():
     """a command that does not exist gives code 127 and is named"""
     result = weft_run("-n", "1", "--", "./no such program")

@@ -1,10 +1,32 @@
 #include "lines.h"
 
+#include <limits.h>
 #include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <utility>
+
+// The descriptor may block, and stays so, because other programs share it. Where poll() reports room, a write
+// of PIPE_BUF bytes does not wait.
+void Output::flush() {
+  size_t written = 0;
+  while (written < pending_.size()) {
+    pollfd room{fd_, POLLOUT, 0};
+    if (::poll(&room, 1, 0) <= 0) break;
+    std::string_view part = std::string_view(pending_).substr(written, PIPE_BUF);
+    if (const size_t end = part.rfind('\n'); end != part.npos) part = part.substr(0, end + 1);
+    const ssize_t wrote = ::write(fd_, part.data(), part.size());
+    if (wrote > 0) {
+      written += static_cast<size_t>(wrote);
+    } else if (errno == EAGAIN) {
+      break;
+    } else if (errno != EINTR) {
+      return drop();
+    }
+  }
+  pending_.erase(0, written);
+}
 
 LineWriter::LineWriter(LineWriter&& other) noexcept
     : fd_(std::exchange(other.fd_, -1)),
@@ -16,9 +38,9 @@ LineWriter::~LineWriter() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-bool LineWriter::pump() {
+void LineWriter::pump() {
   char buffer[65536];
-  if (fd_ < 0) return false;
+  if (!wants_data()) return;
   // Reads once: a rank that floods its output must not keep the caller from signals and the other ranks.
   const ssize_t got = ::read(fd_, buffer, sizeof buffer);
   if (got > 0) {
@@ -26,7 +48,6 @@ bool LineWriter::pump() {
   } else if (got == 0) {
     ::close(std::exchange(fd_, -1));
   }
-  return fd_ >= 0;
 }
 
 void LineWriter::take(std::string_view bytes) {
@@ -46,17 +67,7 @@ void LineWriter::finish() {
 }
 
 void LineWriter::emit(std::string_view line) {
-  std::string text = prefix_;
-  text.append(line).push_back('\n');
-  for (std::string_view rest = text; !rest.empty();) {
-    const ssize_t wrote = ::write(out_, rest.data(), rest.size());
-    if (wrote > 0) {
-      rest.remove_prefix(static_cast<size_t>(wrote));
-    } else if (errno == EAGAIN) {  // another program made our output non-blocking
-      pollfd wait{out_, POLLOUT, 0};
-      ::poll(&wait, 1, 100);
-    } else if (errno != EINTR) {
-      return;  // the receiver of our output is gone
-    }
-  }
+  out_->add(prefix_);
+  out_->add(line);
+  out_->add("\n");
 }

@@ -18,13 +18,14 @@
 #include <system_error>
 
 #include "lines.h"
+#include "signals.h"
 
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
 constexpr double kKillAfterS = 5;  // between SIGTERM and SIGKILL
-constexpr double kDrainS = 1;  // for output that a process outside the launcher's control still holds open
+constexpr double kDrainS = 1;      // for output that another process holds open, or that nobody reads
 constexpr int kTimeoutCode = 124;  // like timeout(1)
 constexpr int kCannotRunCode = 127;
 constexpr size_t kLongestControl = 64;  // bytes of a line with the number of a signal
@@ -38,12 +39,19 @@ Clock::duration seconds(double s) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s));
 }
 
-std::string exit_text(int code) {
-  if (code <= 128) return "ended with exit code " + std::to_string(code);
-  const char* name = ::sigabbrev_np(code - 128);
-  return name != nullptr ? std::string("was ended by SIG") + name
-                         : "was ended by signal " + std::to_string(code - 128);
-}
+// The end of a child.
+struct End {
+  bool by_signal = false;
+  int number = 0;  // the signal's, or the exit code
+
+  int code() const { return by_signal ? 128 + number : number; }
+  std::string text() const {
+    if (!by_signal) return "ended with exit code " + std::to_string(number);
+    const char* name = ::sigabbrev_np(number);
+    return name != nullptr ? std::string("was ended by SIG") + name
+                           : "was ended by signal " + std::to_string(number);
+  }
+};
 
 struct Pipe {
   int read = -1;
@@ -72,17 +80,16 @@ class Supervisor {
   void start(size_t index);
   [[noreturn]] void become(const Child& child, int input, Pipe out, Pipe err);
   void reap();
-  void ended(size_t rank, int code);
+  void ended(size_t rank, End end);
   void take_signals();
   void take_control();
   void end_by(int number);
   void act_on_deadlines();
-  void say(const std::string& text) const {
-    std::fprintf(stderr, "%s: %s\n", options_.program.c_str(), text.c_str());
-  }
+  void say(const std::string& text) { err_.add(options_.program + ": " + text + "\n"); }
   void begin_ending(int code, Clock::duration until_terminate);
   void signal_all(int number);
   void wait_and_pump(int timeout_ms);
+  void drain();
   bool running() const {
     return std::any_of(running_.begin(), running_.end(), [](const Running& one) { return one.pid > 0; });
   }
@@ -97,10 +104,12 @@ class Supervisor {
   int control_ = -1;      // -1 after its end
   std::string commands_;  // an incomplete line of it
   std::vector<Running> running_;
+  Output out_{STDOUT_FILENO}, err_{STDERR_FILENO};
   std::vector<LineWriter> lines_;
   int result_ = 0;
   std::string failure_;  // the first one
   bool ending_ = false;
+  bool impatient_ = false;  // a signal or the timeout has asked for the end
   Clock::time_point timeout_at_ = Clock::time_point::max();
   Clock::time_point terminate_at_ = Clock::time_point::max();
   Clock::time_point kill_at_ = Clock::time_point::max();
@@ -109,7 +118,8 @@ class Supervisor {
 Supervisor::Supervisor(const std::vector<Child>& children, const SuperviseOptions& options)
     : children_(children), options_(options), control_(options.control), running_(children.size()) {
   sigemptyset(&watched_);
-  for (const int number : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) sigaddset(&watched_, number);
+  sigaddset(&watched_, SIGCHLD);
+  for (const int number : ending_signals()) sigaddset(&watched_, number);
   ::sigprocmask(SIG_BLOCK, &watched_, &before_);
   signal_fd_ = ::signalfd(-1, &watched_, SFD_CLOEXEC | SFD_NONBLOCK);
   if (signal_fd_ < 0) throw_system("cannot watch signals: signalfd");
@@ -130,8 +140,8 @@ void Supervisor::start(size_t index) {
   const Child& child = children_[index];
   const Pipe out = make_pipe();
   const Pipe err = make_pipe();
-  lines_.emplace_back(out.read, STDOUT_FILENO, child.prefix);
-  lines_.emplace_back(err.read, STDERR_FILENO, child.prefix);
+  lines_.emplace_back(out.read, &out_, child.prefix);
+  lines_.emplace_back(err.read, &err_, child.prefix);
   int input[2] = {-1, -1};
   if (!child.input.empty() && ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, input) != 0)
     throw_system("cannot create a socket for the control of processes elsewhere: socketpair");
@@ -182,14 +192,33 @@ int Supervisor::run() {
     reap();
     act_on_deadlines();
   }
-  // All children have ended; their output is in the pipes.
-  const auto give_up = Clock::now() + seconds(kDrainS);
-  const auto open = [](const LineWriter& line) { return line.fd() >= 0; };
-  do {
-    wait_and_pump(50);
-  } while (Clock::now() < give_up && std::any_of(lines_.begin(), lines_.end(), open));
-  for (LineWriter& line : lines_) line.finish();
+  drain();
   return result_;
+}
+
+// All children have ended; their output is in the pipes. Passes it on, however slowly it is read, unless a
+// signal or the timeout asks for the end.
+void Supervisor::drain() {
+  const auto open = [](const LineWriter& line) { return line.fd() >= 0; };
+  auto close_at = Clock::now() + seconds(kDrainS);
+  auto drop_at = Clock::time_point::max();
+  for (bool finished = false;;) {
+    wait_and_pump(finished && out_.empty() && err_.empty() ? 0 : 50);
+    take_signals();
+    take_control();
+    act_on_deadlines();
+    const auto now = Clock::now();
+    if (impatient_) drop_at = std::min(drop_at, now + seconds(kDrainS));
+    if (now >= drop_at) break;
+    if (out_.full() || err_.full()) close_at = now + seconds(kDrainS);
+    if (!finished && (now >= close_at || std::none_of(lines_.begin(), lines_.end(), open))) {
+      for (LineWriter& line : lines_) line.finish();
+      finished = true;
+    }
+    if (finished && out_.empty() && err_.empty()) return;
+  }
+  if (!out_.empty()) say("the rest of the output is lost: nobody read it");
+  err_.flush();
 }
 
 std::string Supervisor::running_text() const {
@@ -207,43 +236,54 @@ int Supervisor::wait_ms() const {
   return static_cast<int>(std::clamp<int64_t>(left, 0, 1000000));
 }
 
-// Waits for signals and output, and forwards the available output.
+// Waits for signals, for output, and for room for the output that was read before. Forwards what it can.
 void Supervisor::wait_and_pump(int timeout_ms) {
   std::vector<pollfd> polled{{signal_fd_, POLLIN, 0}};
   if (control_ >= 0) polled.push_back({control_, POLLIN, 0});
   for (const LineWriter& line : lines_) {
-    if (line.fd() >= 0) polled.push_back({line.fd(), POLLIN, 0});
+    if (line.wants_data()) polled.push_back({line.fd(), POLLIN, 0});
+  }
+  for (const Output* output : {&out_, &err_}) {
+    if (!output->empty()) polled.push_back({output->fd(), POLLOUT, 0});
   }
   ::poll(polled.data(), polled.size(), timeout_ms);
   for (LineWriter& line : lines_) line.pump();
+  out_.flush();
+  err_.flush();
 }
 
 // Checks every child, because several SIGCHLD may arrive as one. Of the children that ended since the last
 // check, a signal's victims come first: the others ended because of them.
 void Supervisor::reap() {
-  std::vector<std::pair<size_t, int>> ended_now;  // index, code
+  std::vector<std::pair<size_t, End>> ended_now;  // with the child's index
   for (size_t i = 0; i < running_.size(); ++i) {
     const pid_t pid = running_[i].pid;
     siginfo_t info{};
-    if (pid <= 0 || ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0)
-      continue;
+    if (pid <= 0) continue;
+    if (::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0) {
+      if (errno != ECHILD) continue;
+      running_[i].pid = -1;  // the number may be another process's by now
+      throw_system("the exit code of a process is lost, because something else waited for it: waitid");
+    }
     if (info.si_pid != pid) continue;
     ::kill(-pid, SIGKILL);  // ends what it left running; until the wait below its number cannot be reused
     ::waitpid(pid, nullptr, 0);
     running_[i].pid = -1;
-    ended_now.emplace_back(i, info.si_code == CLD_EXITED ? info.si_status : 128 + info.si_status);
+    ended_now.emplace_back(i, End{info.si_code != CLD_EXITED, info.si_status});
   }
-  std::stable_partition(ended_now.begin(), ended_now.end(), [](const auto& one) { return one.second > 128; });
-  for (const auto& [index, code] : ended_now) ended(index, code);
+  std::stable_partition(ended_now.begin(), ended_now.end(),
+                        [](const auto& one) { return one.second.by_signal; });
+  for (const auto& [index, end] : ended_now) ended(index, end);
 }
 
-void Supervisor::ended(size_t index, int code) {
+void Supervisor::ended(size_t index, End end) {
+  const int code = end.code();
   if (code == 0 || ending_) return;
   const Child& child = children_[index];
   // A signal's victim cannot report itself; a child that chose its exit code has reported the reason. So has
   // the controller of processes elsewhere.
-  failure_ = child.name + " " + exit_text(code);
-  if (code > 128 && child.input.empty()) say(failure_);
+  failure_ = child.name + " " + end.text();
+  if (end.by_signal && child.input.empty()) say(failure_);
   if (code == kLostCode && !child.input.empty())
     say(child.name + ": the connection failed or was lost (its command ended with exit code 255)");
   begin_ending(code, seconds(options_.grace_s));
@@ -293,6 +333,7 @@ void Supervisor::end_by(int number) {
   signal_all(kill_at_ == Clock::time_point::max() ? number : SIGKILL);
   if (!ending_) result_ = 128 + number;
   ending_ = true;
+  impatient_ = true;
   terminate_at_ = timeout_at_ = Clock::time_point::max();
   kill_at_ = std::min(kill_at_, Clock::now() + seconds(kKillAfterS));
 }
@@ -304,6 +345,7 @@ void Supervisor::act_on_deadlines() {
     std::snprintf(text, sizeof text, "the job has not ended within %g s, the limit of --timeout",
                   options_.timeout_s);
     failure_ = text;
+    impatient_ = true;
     begin_ending(kTimeoutCode, seconds(0));
   }
   if (now >= terminate_at_ && running()) {

@@ -31,5 +31,6 @@ struct SuperviseOptions {
 // Returns the exit code of the first child that failed, or 0. The code is 128 + signal if a signal ended the
 // child, 124 after the timeout, and 128 + signal if this process itself was signalled to end. When it
 // returns, no child is running, nor anything that children started in their process groups. Children are
-// killed if this process dies.
+// killed if this process dies. While nobody reads the output, children wait in their writes; after a signal
+// or the timeout the rest of the output is dropped.
 int supervise(const std::vector<Child>& children, const SuperviseOptions& options);
