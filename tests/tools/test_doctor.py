@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -363,6 +364,34 @@ def test_environment():
     expect_equal(result.returncode, 1, result)
     expect(result.stderr.startswith("error: environment: WEFT_RANK is 2, but WEFT_SIZE is 2"), "the variables", result)
     found(doctor("--joined"), "environment", "error", "no launcher")
+
+
+def test_wrong_variables():
+    """values with which every job fails are errors without a job too, and misspelt variables are named"""
+    for name, value in (("WEFT_HEARTBEAT_MS", "5"), ("WEFT_PORTS", "x"), ("WEFT_SECRET", "a"), ("WEFT_SECRET_FILE", "/nope"),
+                        ("WEFT_ALGORITHMS", "foo"), ("WEFT_LOCAL_RANK", "5"), ("WEFT_SIZE", "0"), ("WEFT_INTERFACES", "nope0")):
+        found(doctor(environment={name: value}), "environment", "error", "/nope" if value == "/nope" else name)
+    planted("settings", "warning", "did you mean WEFT_METRICS?", environment={"WEFT_METRIC": "/tmp"})
+
+
+def test_ports():
+    """the store of weft doctor --joined listens within WEFT_PORTS"""
+    first = cases.free_ports(4)[0]
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {"WEFT_RANK": "0", "WEFT_SIZE": "2", "WEFT_STORE": f"file://{folder}", "WEFT_PORTS": f"{first}-{first + 3}",
+                       "WEFT_SECRET": "a secret of many characters"}
+        with subprocess.Popen([WEFT, "doctor", "--joined", "--wait", "3"], env={**os.environ, **environment},
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            try:
+                sockets = lambda: {os.readlink(fd) for fd in Path(f"/proc/{process.pid}/fd").iterdir() if os.path.islink(fd)}
+                listening = lambda: [int(words[1].split(":")[1], 16) for path in ("/proc/net/tcp", "/proc/net/tcp6")
+                                     for words in map(str.split, Path(path).read_text().splitlines()[1:])
+                                     if words[3] == "0A" and f"socket:[{words[9]}]" in sockets()]
+                cases.wait_until(listening, "the store listens")
+                ports = listening()
+                expect(all(first <= port <= first + 3 for port in ports), f"within {first}-{first + 3}", ports)
+            finally:
+                process.kill()
 
 
 def test_missing_rank():

@@ -104,7 +104,7 @@ std::vector<Planted> planted() {
   return {
       {"a variable is wrong",
        1,
-       [](auto& job) { job.environment = "WEFT_RANK is 9"; },
+       [](auto& job) { job.environment = {"WEFT_RANK is 9"}; },
        "environment",
        kError,
        {0, 1},

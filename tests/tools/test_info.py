@@ -89,6 +89,25 @@ def test_environment_of_python():
         expect(read <= known, f"{path.name} reads variables that are not in lib/environment/variables.cpp", read - known)
 
 
+# Every value is allowed, or another check looks at it (the folders of records and logs).
+FREE = {"WEFT_JOB", "WEFT_FLIGHT", "WEFT_LIBRARY", "WEFT_JAX_LIBRARY", "WEFT_LIGHTGBM_LIBRARY", "WEFT_NCCL_LIBRARY", "WEFT_CUDA_RUNTIME",
+        "WEFT_SHM_THRESHOLDS"}
+
+
+def test_each_wrong_variable():
+    """weft info --env and weft doctor refuse a wrong value of each variable whose values are not free text"""
+    wrong = {"WEFT_LOG_FILE": "/tmp/%x", "WEFT_METRICS": "/nowhere", "WEFT_TRACE": "/nowhere", "WEFT_SECRET_FILE": "/nowhere/secret"}
+    for name in environment_of(WEFT_SIZE="1")[0]["by_name"]:
+        if name in FREE:
+            continue
+        value = wrong.get(name, "x?")
+        told, code = environment_of(**{name: value})
+        expect(code == 1 and told["error"], f"{name}={value} is refused", told["error"])
+    for name, value in (("WEFT_HEARTBEAT_MS", "5"), ("WEFT_LOCAL_RANK", "5"), ("WEFT_SIZE", "0"), ("WEFT_METRICS_SECONDS", "0"), ("WEFT_LOG_ROTATE", "1")):
+        told, code = environment_of(**{name: value})
+        expect(code == 1 and name in told["error"], f"{name}={value} is refused", told["error"])
+
+
 def test_wrong_environment():
     """weft info --env reports variables with which no communicator could be created, and exits with 1"""
     told, code = environment_of(WEFT_RANK="4", WEFT_SIZE="2", WEFT_STORE="unix:@x")

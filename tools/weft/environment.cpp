@@ -1,10 +1,15 @@
 #include "environment.h"
 
+#include <weft/weft.h>
+
+#include <algorithm>
 #include <cstdio>
 #include <string>
 
 #include "base/text.h"
 #include "environment/config.h"
+#include "machine.h"
+#include "settings_check.h"
 
 namespace {
 
@@ -39,16 +44,40 @@ json shown(const VariableInfo& info, const std::string& value) {
   return info.secret ? json(weft::cat("(", value.size(), " bytes, not shown)")) : json(value);
 }
 
+// Returns why a context cannot be created, or why it lacks the backend of WEFT_BACKEND; empty: neither.
+std::string library_error(const std::string& backend) {
+  weft_context* context = nullptr;
+  weft_error error = WEFT_ERROR_INIT;
+  if (weft_context_create(nullptr, &context, &error) != WEFT_OK) return error.text;
+  const std::vector<weft_backend_info> backends = known_backends(context);
+  weft_context_destroy(&context);
+  if (backend.empty()) return {};
+  std::string names;
+  for (const weft_backend_info& info : backends) {
+    if (backend == info.name)
+      return info.available != 0 ? "" : weft::cat("WEFT_BACKEND is ", backend, ": ", info.reason);
+    names += weft::cat(names.empty() ? "" : ", ", info.name);
+  }
+  return weft::cat("WEFT_BACKEND is \"", backend.substr(0, weft::kShownBytes), "\", but must be ", names);
+}
+
+// Returns all reasons why no communicator could be created, separated by semicolons.
+std::string errors_text() {
+  std::vector<std::string> errors = environment_errors();
+  std::string more = library_error(weft::process_settings().backend);
+  if (!more.empty() && std::find(errors.begin(), errors.end(), more) == errors.end())
+    errors.push_back(std::move(more));
+  std::string text;
+  for (const std::string& error : errors) text += weft::cat(text.empty() ? "" : "; ", error);
+  return text;
+}
+
 }  // namespace
 
 json describe_environment() {
   Environment environment;
-  weft::Status status = weft::process_environment(&environment);
-  const bool valid = status.ok();
-  if (valid) {
-    weft::Bytes secret;
-    status = load_secret(environment.secret, &secret);
-  }
+  const bool valid = weft::process_environment(&environment).ok();
+  const std::string errors = errors_text();
   json variables = json::array();
   const auto add = [&](const weft::Variables& process) -> weft::Status {
     for (const VariableInfo& info : weft::variable_table()) {
@@ -75,7 +104,7 @@ json describe_environment() {
   }
   return {{"variables", variables},
           {"unknown", unknown},
-          {"error", status.ok() ? json(nullptr) : json(status.text())}};
+          {"error", errors.empty() ? json(nullptr) : json(errors)}};
 }
 
 void print_environment(const json& environment) {

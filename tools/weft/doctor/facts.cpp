@@ -24,7 +24,7 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Interface, name, mtu)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Network, interfaces, addresses, rdma)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(BackendFact, name, available, detail)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Software, weft, failure, wanted, backends, cuda, cuda_devices, cuda_reason,
-                                   nvidia, mpirun, settings)
+                                   nvidia, mpirun, settings, unknown)
 // The library's macro would define inline functions.
 #define WEFT_JSON_OF(Type, ...)                                                  \
   void to_json(nlohmann::json& nlohmann_json_j, const Type& nlohmann_json_t) {   \

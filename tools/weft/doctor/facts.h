@@ -92,6 +92,7 @@ struct Software {
   bool nvidia = false;                // the machine has NVIDIA's driver
   bool mpirun = false;                // a launcher of MPI started this process
   std::vector<std::string> settings;  // debugging variables that are set: "WEFT_FAILPOINTS=..."
+  std::vector<std::string> unknown;   // variables that begin with WEFT_ and that nothing reads
 };
 
 struct Facts {
@@ -137,8 +138,8 @@ struct Inspection {
   std::vector<double> clock_offsets_s;  // of each rank's time of day, against rank 0's
   double clock_precision_s = 0;
   std::vector<std::pair<std::string, std::string>> unreached;  // hosts without ranks, and the reasons
-  // Why the steps of a job's start failed; empty: they did not.
-  std::string environment;
+  // Why the steps of a job's start failed, or would fail; empty: they did not.
+  std::vector<std::string> environment;
   std::string rendezvous;
   std::string communicator;
 

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "environment/config.h"
+#include "environment/network.h"
 #include "finding.h"
 #include "gather.h"
 #include "measure.h"
@@ -18,6 +19,7 @@
 #include "rendezvous/store_exchange.h"
 #include "slow_pairs.h"
 #include "weft/job.h"
+#include "weft/settings_check.h"
 
 namespace doctor {
 namespace {
@@ -85,6 +87,8 @@ class JobInspection {
     options.store = environment_.store;
     options.external = environment_.store_external;
     options.job = environment_.settings.job;
+    options.munge = environment_.launch.launcher == weft::Launcher::kSlurm;
+    WEFT_TRY(weft::process_network(&options.network));
     weft::Bytes secret;
     WEFT_TRY(weft::load_secret(environment_.secret, &secret));
     options.key = secret.empty() ? weft::AuthKey::open() : weft::AuthKey::from_secret(secret);
@@ -216,6 +220,7 @@ class JobInspection {
 Inspection inspect_alone() {
   Inspection inspection;
   inspection.ranks.push_back(read_facts(0, 1));
+  inspection.environment = environment_errors();
   return inspection;
 }
 
@@ -226,11 +231,11 @@ Inspection inspect_job(int64_t wait_ms, bool* together) {
   Inspection inspection;
   inspection.rank = environment.launch.rank;
   inspection.ranks.push_back(read_facts(environment.launch.rank, environment.launch.size));
-  if (!understood.ok()) inspection.environment = understood.text();
+  if (!understood.ok()) inspection.environment.push_back(understood.text());
   if (understood.ok() && environment.launch.launcher == weft::Launcher::kNone) {
-    inspection.environment =
+    inspection.environment.emplace_back(
         "no launcher has set its variables, so this process is a job of one rank: start weft doctor --joined "
-        "with weft run, mpirun, srun or torchrun";
+        "with weft run, mpirun, srun or torchrun");
   }
   if (!understood.ok() || environment.launch.size == 1) return inspection;
 

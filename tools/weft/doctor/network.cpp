@@ -14,6 +14,7 @@
 
 #include "base/fd.h"
 #include "base/text.h"
+#include "environment/network.h"
 #include "finding.h"
 #include "rendezvous/socket.h"
 
@@ -80,7 +81,9 @@ bool uses_rdma(const std::string& network) {
 
 void read(Network* network) {
   network->interfaces = read_interfaces();
-  (void)weft::interface_hosts({}, &network->addresses).ok();
+  weft::NetworkSettings settings;  // wrong ones are found with the environment
+  (void)weft::process_network(&settings).ok();
+  (void)weft::interface_hosts(settings, &network->addresses).ok();
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator("/sys/class/infiniband", error))
     network->rdma.push_back(entry.path().filename());

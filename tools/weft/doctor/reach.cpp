@@ -14,6 +14,7 @@
 
 #include "base/fd.h"
 #include "base/text.h"
+#include "environment/network.h"
 #include "gather.h"
 #include "rendezvous/address.h"
 #include "rendezvous/socket.h"
@@ -49,8 +50,12 @@ class Responder {
   Status start() {
     weft::Address everywhere, actual;
     everywhere.kind = weft::Address::Kind::kTcp;
-    bool in_use = false;
-    WEFT_TRY(weft::listen_at(everywhere, true, &listener_, &actual, &in_use));
+    weft::NetworkSettings network;
+    WEFT_TRY(weft::process_network(&network));
+    WEFT_TRY(weft::listen_in(network, [&](uint16_t port, bool* in_use) {
+      everywhere.port = port;
+      return weft::listen_at(everywhere, true, &listener_, &actual, in_use);
+    }));
     port_ = actual.port;
     stop_ = Fd(::eventfd(0, EFD_CLOEXEC));
     if (!stop_.valid()) return Status::system("eventfd", errno);

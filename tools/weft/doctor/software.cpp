@@ -84,6 +84,11 @@ void read(Software* software) {
     software->settings.push_back("WEFT_FAILPOINTS=" + environment.failpoints);
   if (!environment.hosts.empty()) software->settings.push_back("WEFT_HOSTS=" + environment.hosts);
   if (environment.heartbeat == "off") software->settings.push_back("WEFT_HEARTBEAT_MS=off");
+  for (const std::string& variable : weft::unknown_variables()) {
+    const std::string similar = weft::similar_variable(variable);
+    software->unknown.push_back(cat(variable, " is set, but Weft does not read it",
+                                    similar.empty() ? "" : cat("; did you mean ", similar, "?")));
+  }
 }
 
 void library(const Inspection& inspection, std::vector<Finding>* found) {
@@ -182,6 +187,9 @@ void settings(const Inspection& inspection, std::vector<Finding>* found) {
     for (const std::string& setting : rank.software.settings)
       found->push_back(
           {Severity::kWarning, {rank.rank}, cat(setting, " is set; it is for tests and debuggers")});
+    for (const std::string& text : rank.software.unknown) {
+      found->push_back({Severity::kWarning, {rank.rank}, text, "weft info --env lists the variables"});
+    }
   }
 }
 

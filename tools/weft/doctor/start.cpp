@@ -26,7 +26,7 @@ void hosts(const Inspection& inspection, std::vector<Finding>* found) {
 }
 
 void environment(const Inspection& inspection, std::vector<Finding>* found) {
-  add_failure(inspection, inspection.environment, found);
+  for (const std::string& failure : inspection.environment) add_failure(inspection, failure, found);
 }
 
 void rendezvous(const Inspection& inspection, std::vector<Finding>* found) {
