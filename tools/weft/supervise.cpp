@@ -217,7 +217,7 @@ void Supervisor::drain() {
     }
     if (finished && out_.empty() && err_.empty()) return;
   }
-  if (!out_.empty()) say("the rest of the output is lost: nobody read it");
+  if (!out_.empty()) say("the rest of the output is lost, because it was not read");
   err_.flush();
 }
 
