@@ -183,7 +183,7 @@ bool StoreExchange::name_is_taken() const {
 }
 
 Status StoreExchange::join(Deadline deadline) {
-  std::string why_not = "no process listens there";
+  std::string why_not;
   Deadline look = Deadline::after(clock_, kLookMs, 0);
   for (bool taken = false;; taken = false) {
     bool joined = false;
@@ -207,10 +207,11 @@ Status StoreExchange::join(Deadline deadline) {
     if (deadline.expired(clock_)) break;
     WEFT_TRY(pause(deadline));
   }
-  Status status = Status::error(Code::kTimeout,
-                                cat("no connection to the store", options_.external ? "" : " of rank 0",
-                                    " at ", address_.text(), " before the deadline: ", why_not),
-                                Evidence::kDeadline);
+  Status status = Status::error(
+      Code::kTimeout,
+      cat("no connection to the store", options_.external ? "" : " of rank 0", " at ", address_.text(),
+          " before the deadline: ", why_not.empty() ? "no process listens there" : why_not),
+      Evidence::kDeadline);
   return options_.external ? status : status.with_ranks({0});
 }
 
@@ -224,11 +225,12 @@ Status StoreExchange::join_invited(Deadline deadline, bool* joined, std::string*
     connection_.close();
     const Address there = invitation.address(i);
     bool taken = false;
-    std::string reason = "it does not answer";
+    std::string reason;
     Status status =
         try_join(there, deadline.earlier(Deadline::after(clock_, kTryHostMs, 0)), joined, &taken, &reason);
     if (*joined) return {};
     if (!status.ok() && status.code() != Code::kAuth) return status;
+    if (reason.empty()) reason = "it does not answer";
     *why_not = cat("rank 0's invitation names ", there.text(), ": ", status.ok() ? reason : status.text());
     if (!status.ok()) refusal_ = *why_not;
     if (!deadline.expired(clock_)) continue;
@@ -279,16 +281,15 @@ Status StoreExchange::try_join(Address there, Deadline deadline, bool* joined, b
 }
 
 // Connects *fd to a unix socket, or to one of the addresses of a host. An error is final. Otherwise *fd stays
-// invalid if no address takes a connection.
+// invalid if no address takes a connection. why_not: the reason of an earlier attempt, or empty.
 Status StoreExchange::connect(Address there, Deadline deadline, Fd* fd, std::string* why_not) {
   std::vector<std::string> hosts = {there.host};
   if (there.kind == Address::Kind::kTcp) {
     const Status found =
         options_.resolver.resolve(there.host, clock_, deadline, options_.on_thread_start, &hosts);
-    if (!found.ok()) {
-      *why_not = found.text();
-      return {};
-    }
+    // A query that the deadline cut off says less than the answer to an earlier one.
+    if (!found.ok() && (found.code() != Code::kTimeout || why_not->empty())) *why_not = found.text();
+    if (!found.ok()) return {};
   }
   for (const std::string& host : hosts) {
     there.host = host;

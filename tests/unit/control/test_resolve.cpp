@@ -33,6 +33,8 @@ Log silent;
 
 // Queries for names under this domain are answered once the test says so.
 constexpr std::string_view kSlow = ".slow.weft.example";
+// Names under this domain do not exist.
+constexpr std::string_view kNone = ".none.weft.example";
 // Names under this domain have two addresses.
 constexpr std::string_view kTwo = ".two.weft.example";
 std::atomic<int> slow_questions{0};
@@ -87,6 +89,7 @@ extern "C" int getaddrinfo(const char* host, const char* service, const addrinfo
     const int error = real("127.0.0.2", service, hints, found);
     return error != 0 ? error : real("127.0.0.1", service, hints, &(*found)->ai_next);
   }
+  if (!numeric && host != nullptr && std::string_view(host).ends_with(kNone)) return EAI_NONAME;
   if (numeric || host == nullptr || !std::string_view(host).ends_with(kSlow)) {
     return real(host, service, hints, found);
   }
@@ -182,4 +185,18 @@ TEST_CASE("ranks meet at whichever address of a name has the store") {
   const Status status = StoreExchange::make(options, system_clock, silent, soon, &exchange);
   INFO(status.text());
   CHECK(status.ok());
+}
+
+TEST_CASE("the error about a host that does not exist says so, and not that the deadline came first") {
+  StoreOptions options;
+  options.rank = 1;
+  options.size = 2;
+  options.key = AuthKey::from_secret(std::as_bytes(std::span("a secret of the job", 19)));
+  options.store = "tcp://store.none.weft.example:7087";
+  std::unique_ptr<StoreExchange> exchange;
+  const Deadline soon = Deadline::after(system_clock, 200, 0);
+  const Status status = StoreExchange::make(options, system_clock, silent, soon, &exchange);
+  INFO(status.text());
+  CHECK(status.code() == Code::kTimeout);
+  CHECK(status.text().find(::gai_strerror(EAI_NONAME)) != std::string::npos);
 }
