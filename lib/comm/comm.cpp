@@ -237,6 +237,7 @@ Status Comm::close(bool with_context) {
   // A rank that leaves because of a failure sends that failure first: its goodbye may arrive before the
   // report of the rank that found the failure.
   if (failed()) (void)guarded_run([&] { send_failure(failure()); }).ok();
+  metrics_.reset();  // the last numbers: a communicator that is closed in good order has not failed
   fail(cancelled(), false);
   dump_.close(context_->clock());
   tasks_.end();

@@ -59,11 +59,12 @@ void describe_history(const History& history, uint64_t steps, MetricsText* text)
 
 }  // namespace
 
-void describe_reducer(const ReducerData& r, MetricsText* text) {
+void describe_reducer(const ReducerData& r, uint64_t number, MetricsText* text) {
   const Parts at = parts_of(r);
   weft_reducer_stats stats{};
   query_stats(r, &stats);
   std::vector<MetricLabel> labels = comm_labels(*at.state->comm);
+  labels.push_back({"reducer", std::to_string(number)});
   labels.push_back({"hook", at.state->hook->name()});
   text->set_labels(std::move(labels));
   text->add(kParams, stats.param_bytes);

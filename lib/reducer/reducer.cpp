@@ -1,5 +1,6 @@
 #include "reducer/reducer.h"
 
+#include <atomic>
 #include <utility>
 
 #include "base/guard.h"
@@ -50,7 +51,9 @@ Reducer::Reducer(std::shared_ptr<ReducerState> state, int64_t timeout_ms) {
   begin_counters(data_, *state);
   Metrics& metrics = state->comm->context().metrics();
   start_program(data_, std::move(state));
-  metrics_ = metrics.add([this](MetricsText* text) { describe_reducer(data_, text); });
+  static std::atomic<uint64_t> reducers{0};  // a rebind to another communicator keeps the number unique
+  metrics_ = metrics.add(
+      [this, number = reducers.fetch_add(1)](MetricsText* text) { describe_reducer(data_, number, text); });
 }
 
 Status Reducer::create(std::shared_ptr<Comm> comm, const Status& given, const weft_reducer_options& options,

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <string>
 
@@ -38,9 +39,11 @@ double value_of(const std::string& text, const std::string& name, const std::str
   return -1;
 }
 
-// Each line is a comment, or a name, labels in braces and a number; a metric's samples follow its TYPE.
+// Each line is a comment, or a name, labels in braces and a number; a metric's samples follow its TYPE. No
+// series occurs twice.
 bool is_exposition(const std::string& text) {
   std::istringstream lines(text);
+  std::set<std::string> series;
   std::string type;
   for (std::string line; std::getline(lines, line);) {
     if (line.rfind("# HELP ", 0) == 0) continue;
@@ -52,7 +55,7 @@ bool is_exposition(const std::string& text) {
     const size_t space = line.rfind(' ');
     if (space == line.npos || line.rfind(type, 0) != 0 || line.find('{') == line.npos) return false;
     std::strtod(line.c_str() + space + 1, &end);
-    if (*end != '\0') return false;
+    if (*end != '\0' || !series.insert(line.substr(0, space)).second) return false;
   }
   return !text.empty() && text.back() == '\n';
 }
@@ -131,6 +134,27 @@ TEST_CASE("the metrics of a context equal the statistics of its reducers and com
   CHECK(findings.wrong == 0);
 }
 
+TEST_CASE("each reducer of a communicator has its own series, before and after it is destroyed") {
+  Findings findings;
+  const std::string failed = weft_test::run("shm", 2, WEFT_PROGRESS_THREAD, nullptr, [&](Rank& rank) {
+    Trained first(rank, findings, 3);
+    Trained second(rank, findings, 4);
+    const auto counts = [&](const std::string& text, const std::string& steps) {
+      return text.find("result=\"synchronised\"} " + steps + "\n") != text.npos;
+    };
+    std::string text = text_of(rank.context);
+    findings.expect(is_exposition(text) && counts(text, "3") && counts(text, "4"));
+    findings.expect(weft_reducer_destroy(&first.reducer) == WEFT_OK);
+    Trained third(rank, findings, 5);
+    text = text_of(rank.context);
+    findings.expect(is_exposition(text) && counts(text, "3") && counts(text, "4") && counts(text, "5"));
+    findings.expect(weft_reducer_destroy(&second.reducer) == WEFT_OK);
+    findings.expect(weft_reducer_destroy(&third.reducer) == WEFT_OK);
+  });
+  CHECK(failed.empty());
+  CHECK(findings.wrong == 0);
+}
+
 TEST_CASE("weft_metrics_text refuses null pointers, and says how large the buffer must be") {
   weft_context* context = nullptr;
   REQUIRE(weft_context_create(nullptr, &context, nullptr) == WEFT_OK);
@@ -178,7 +202,10 @@ TEST_CASE(
   for (const auto& entry : std::filesystem::directory_iterator(folder.path)) {
     INFO(entry.path());
     CHECK(entry.path().filename().string().rfind("weft-a_job_..-rank0", 0) == 0);
-    CHECK(content_of(entry.path()).find("result=\"synchronised\"} 7\n") != std::string::npos);
+    const std::string text = content_of(entry.path());
+    CHECK(text.find("result=\"synchronised\"} 7\n") != std::string::npos);
+    CHECK(is_exposition(text));
+    CHECK(value_of(text, "weft_comm_failed") == 0);
     files++;
   }
   CHECK(files == 2);

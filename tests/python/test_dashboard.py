@@ -84,7 +84,8 @@ def test_queries():
         expect(set(by) <= shared, f"{title}: groups by labels of its metrics", by, shared)
         legend = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
         grouped = re.search(r"\b(sum|avg|max|count)\b", query)
-        expect(legend <= (set(by) if grouped else shared), f"{title}: the legend", legend)
+        expect(grouped, f"{title}: it adds up over the reducers of a communicator", query)
+        expect(legend <= set(by), f"{title}: the legend", legend)
 
 
 def test_counters():
