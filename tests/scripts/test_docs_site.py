@@ -39,6 +39,12 @@ class CheckSite(unittest.TestCase):
                              "index.html: loads //fonts.example/a.css from another server")):
             self.assertEqual(self.problems(index), [text])
 
+    def test_table(self):
+        """a table that Markdown shows as text is named; the same text in code is right"""
+        self.assertEqual(self.problems("<p>a paragraph. | a |\nb |\n|---|---|\n| 1 | 2 |</p>"),
+                         ["index.html: shows the text |---|: the header of a table is not a line of its own"])
+        self.assertEqual(self.problems("<pre><code>| a |\n|---|</code></pre><p><code>|---|</code></p>"), [])
+
 
 if __name__ == "__main__":
     unittest.main()
