@@ -102,10 +102,7 @@ uint64_t Job::sum(uint64_t mine) {
 }
 
 uint64_t Job::from_rank_0(uint64_t value) {
-  weft_coll_options options = WEFT_COLL_OPTIONS_INIT;
-  options.timeout_ms =
-      WEFT_TIMEOUT_INFINITE;  // rank 0 may have trained alone for long; its death ends the wait
-  check(weft_broadcast(comm_, &value, 1, WEFT_DTYPE_U64, 0, &options, nullptr), "weft_broadcast");
+  check(weft_broadcast(comm_, &value, 1, WEFT_DTYPE_U64, 0, nullptr, nullptr), "weft_broadcast");
   return value;
 }
 

@@ -178,13 +178,14 @@ double Trainer::accuracy(const Dataset& test) {
 }
 
 // Returns true if all ranks' losses of all steps, and the parameters, are bitwise equal to the reference,
-// which rank 0 computes.
+// which rank 0 computes. After every step it tells the others the result so far, so that no rank waits for
+// longer than a step.
 bool curve_matches(Job& job, const Options& options, const Dataset& data, const std::vector<int>& hosts,
                    const Trainer& trainer) {
   const std::vector<float> all = job.all_gather(trainer.losses());
+  const size_t steps = trainer.losses().size();
   bool equal = true;
   if (job.rank() == 0) {
-    const size_t steps = trainer.losses().size();
     std::printf("checking: one process trains on the same %d micro-batches per step\n", job.size());
     const uint64_t hash = train_reference(options, data, hosts, [&](uint32_t step, const float* losses) {
       for (int rank = 0; rank < job.size() && equal; ++rank) {
@@ -195,8 +196,11 @@ bool curve_matches(Job& job, const Options& options, const Dataset& data, const 
                       static_cast<double>(mine), static_cast<double>(losses[rank]));
         }
       }
+      job.from_rank_0(equal);
     });
     equal = equal && hash == trainer.parameter_hash();
+  } else {
+    for (size_t step = 0; step < steps; ++step) job.from_rank_0(0);
   }
   return job.from_rank_0(equal) != 0;
 }
