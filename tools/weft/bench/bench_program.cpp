@@ -21,7 +21,7 @@ void add_bench(CLI::App& app, const std::vector<std::string>& words, int* exit_c
     arguments.push_back(nullptr);
     ::execv(program.c_str(), arguments.data());
     std::fprintf(stderr, "weft: %s cannot be executed: %s%s\n", program.c_str(), std::strerror(errno),
-                 errno == ENOENT ? "; configure with -Dbench=true" : "");
+                 errno == ENOENT ? "; `make build` builds it, and so does Meson with -Dbench=true" : "");
     *exit_code = 2;
   });
 }
