@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
@@ -210,6 +211,54 @@ def test_damaged():
                 event["ts"] = -1
         (folder / "rank2.json").write_text(json.dumps(bent))
         expect(f"has {2 * STEPS} malformed events" in report(folder)[0].stderr, "they are counted")
+
+
+def test_two_runs():
+    """of two runs in a folder the newer one is shown, and the files of the other are named"""
+    with tempfile.TemporaryDirectory(prefix="weft-report-") as name:
+        folder = Path(name)
+        ids = {}
+        for run in ("b", "a"):  # neither the order of names nor that of ids decides
+            traced(name, "backward", ms=5)
+            for path in folder.glob("rank*.json"):
+                path.rename(folder / f"{run}-{path.name}")
+            ids[run] = json.loads((folder / f"{run}-rank0.json").read_text())["otherData"]["communicators"][0]["id"]
+        expect(ids["a"] != ids["b"], "two communicators", ids)
+        for newer, older in (("a", "b"), ("b", "a")):
+            for path in folder.glob("*-rank*.json"):
+                age = 100 if path.name.startswith(older) else 10
+                os.utime(path, (time.time() - age, time.time() - age))
+            result, page = report(folder)
+            left_out = re.findall(r"(\w)-rank\d\.json belongs to another run, of 3 ranks", result.stderr)
+            expect_equal(left_out, [older] * 3, result)
+            expect(page.count("belongs to another run") == 3, "the page says the same", page[:3000])
+            expect(f"{newer}-rank0.json" in page.split("Processes")[-1], "the newer run is shown", page[-3000:])
+
+
+def test_newest_of_a_rank():
+    """of two traces of a rank the newer one is shown, unless it is damaged and the older one is whole"""
+    with tempfile.TemporaryDirectory(prefix="weft-report-") as name:
+        folder = copied(name)
+        whole = (folder / "rank1.json").read_text()
+        os.utime(folder / "rank1.json", (time.time() - 100, time.time() - 100))
+        (folder / "again.json").write_text(whole)
+        result, page = report(folder)
+        expect("rank1.json is not the newest trace of rank 1" in result.stderr, "the newer one", result)
+        (folder / "again.json").write_text(whole[:len(whole) * 2 // 3])
+        result, page = report(folder)
+        expect(re.search(r"again\.json is left out: .*rank1\.json is an older trace of rank 1, and whole", result.stderr),
+               "the whole one", result)
+        expect("rank1.json" in page.split("Processes")[-1], "it is shown", page[-3000:])
+
+
+def test_killed():
+    """the trace of a process that ended before it wrote its events is named with that reason"""
+    with tempfile.TemporaryDirectory(prefix="weft-report-") as name:
+        folder = copied(name)
+        trace = json.loads((folder / "rank1.json").read_text())
+        trace["otherData"]["communicators"], trace["traceEvents"] = [], []
+        (folder / "rank1.json").write_text(json.dumps(trace))
+        expect("rank1.json has no events: its process ended before it wrote them" in report(folder)[0].stderr, "the reason")
 
 
 def test_useless():

@@ -65,7 +65,12 @@ Status read_file(const std::string& path, RunFiles* run, std::vector<TraceFile>*
   }
   TraceFile trace;
   WEFT_TRY(parse_trace(text, &trace));
-  if (trace.comms.empty()) return Status::error(Code::kArg, "has no communicator");
+  if (trace.comms.empty()) {
+    return Status::error(
+        Code::kArg, trace.events.empty()
+                        ? "has no events: its process ended before it wrote them, or made no communicator"
+                        : "has no communicator");
+  }
   trace.name = name;
   trace.path = path;
   trace.written = written;
@@ -75,16 +80,21 @@ Status read_file(const std::string& path, RunFiles* run, std::vector<TraceFile>*
   return {};
 }
 
-// Returns the communicator that most files have; of equals, the largest.
+// Returns the communicator that most files have; of equals, the one with the newest file, then the largest.
 const weft::TraceComm* main_comm(const std::vector<TraceFile>& traces) {
-  std::map<uint64_t, size_t> files;
+  std::map<uint64_t, std::pair<size_t, int64_t>>
+      weights;  // by id: its files, and when the newest was written
   for (const TraceFile& trace : traces) {
-    for (const weft::TraceComm& comm : trace.comms) files[comm.id]++;
+    for (const weft::TraceComm& comm : trace.comms) {
+      auto& [files, newest] = weights[comm.id];
+      files++;
+      newest = std::max(newest, trace.written);
+    }
   }
   const weft::TraceComm* best = nullptr;
   for (const TraceFile& trace : traces) {
     for (const weft::TraceComm& comm : trace.comms) {
-      const auto weight = [&](const weft::TraceComm& one) { return std::pair(files[one.id], one.size); };
+      const auto weight = [&](const weft::TraceComm& one) { return std::pair(weights[one.id], one.size); };
       if (best == nullptr || weight(comm) > weight(*best)) best = &comm;
     }
   }
@@ -97,21 +107,27 @@ const weft::TraceComm* comm_with(const TraceFile& trace, uint64_t id) {
   return found == trace.comms.end() ? nullptr : &*found;
 }
 
-// Moves the traces of the run's communicator into processes, the newest one of each rank.
+// Moves the traces of the run's communicator into processes: of each rank the newest one that is whole, or
+// the newest if none is.
 void choose_processes(std::vector<TraceFile> traces, RunFiles* run) {
   std::map<int, Process> by_rank;
   for (TraceFile& trace : traces) {
     const weft::TraceComm* const comm = comm_with(trace, run->comm);
     if (comm == nullptr) {
-      run->damaged.emplace_back(trace.name, "is the trace of another communicator than most files");
+      run->damaged.emplace_back(trace.name, cat("belongs to another run, of ", trace.comms.front().size,
+                                                " ranks, which is left out; give only its files to see it"));
       continue;
     }
     const int rank = comm->rank;
     const auto found = by_rank.find(rank);
     if (found != by_rank.end()) {
       TraceFile& other = found->second.file;
-      if (trace.written > other.written) std::swap(trace, other);
-      run->damaged.emplace_back(trace.name, cat("is not the newest trace of rank ", rank));
+      const auto worth = [](const TraceFile& one) { return std::pair(one.damage.empty(), one.written); };
+      if (worth(trace) > worth(other)) std::swap(trace, other);
+      run->damaged.emplace_back(trace.name, trace.written > other.written
+                                                ? cat("is left out: ", other.name,
+                                                      " is an older trace of rank ", rank, ", and whole")
+                                                : cat("is not the newest trace of rank ", rank));
       continue;
     }
     by_rank[rank] = {std::move(trace), rank, 0, std::nullopt};
