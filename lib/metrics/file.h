@@ -1,6 +1,7 @@
 // Writes the metrics of a context into a file of a folder, for node_exporter's textfile collector: every few
-// seconds, and once more at the end. The file is replaced as a whole. A thread of its own writes it, so that
-// a file system that hangs stops nothing else. Threads: one thread at a time.
+// seconds, and once more at the end. The file is replaced as a whole. Its first line, a comment, names the
+// process, by which a later context recognises the files of ended ones and removes them. A thread of its own
+// writes it, so that a file system that hangs stops nothing else. Threads: one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,8 @@ class MetricsFile {
     std::string path;  // "/var/lib/node_exporter/weft-rank0.prom"
     int64_t seconds = 15;
   };
-  // Starts the thread. log: lives at least as long as this object. kSystem: the first file cannot be written.
+  // Starts the thread, and waits at most a second for its first write. log: lives at least as long as this
+  // object. kSystem: the first file cannot be written.
   static Status start(Options options, std::shared_ptr<Metrics> metrics, Log& log,
                       const ThreadStart& on_thread_start, std::unique_ptr<MetricsFile>* file);
   // Waits at most kEndMs for the last write. If the file system takes longer, the thread is detached.

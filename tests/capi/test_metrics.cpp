@@ -1,7 +1,10 @@
 // weft_metrics_text, and the files of WEFT_METRICS.
+#include <sys/stat.h>
 #include <unistd.h>
 #include <weft/weft.h>
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -9,6 +12,7 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "ranks.h"
 #include "support/catch.h"
@@ -46,7 +50,7 @@ bool is_exposition(const std::string& text) {
   std::set<std::string> series;
   std::string type;
   for (std::string line; std::getline(lines, line);) {
-    if (line.rfind("# HELP ", 0) == 0) continue;
+    if (line.rfind("# HELP ", 0) == 0 || line.rfind("# weft process ", 0) == 0) continue;
     if (line.rfind("# TYPE ", 0) == 0) {
       type = line.substr(7, line.find(' ', 7) - 7);
       continue;
@@ -221,6 +225,7 @@ TEST_CASE("a folder that takes no files is an error at first, and later a line o
   ::setenv("WEFT_METRICS", "/nowhere/metrics", 1);
   CHECK(weft_context_create(nullptr, &context, &error) == WEFT_ERR_SYSTEM);
   CHECK(std::string(error.text).find("/nowhere/metrics/weft-") != std::string::npos);
+  CHECK(std::string(error.text).find("WEFT_METRICS") != std::string::npos);
   for (const char* wrong : {"0", "x", "3601"}) {
     ::setenv("WEFT_METRICS_SECONDS", wrong, 1);
     CHECK(weft_context_create(nullptr, &context, &error) == WEFT_ERR_ARG);
@@ -243,6 +248,90 @@ TEST_CASE("a folder that takes no files is an error at first, and later a line o
   CHECK(weft_context_destroy(&context) == WEFT_OK);
   ::unsetenv("WEFT_METRICS");
   ::unsetenv("WEFT_METRICS_SECONDS");
+}
+
+// Creates a context with WEFT_METRICS, and destroys it once its file is there.
+void write_metrics(const char* folder) {
+  ::setenv("WEFT_METRICS", folder, 1);
+  weft_context* context = nullptr;
+  REQUIRE(weft_context_create(nullptr, &context, nullptr) == WEFT_OK);
+  CHECK(weft_context_destroy(&context) == WEFT_OK);
+  ::unsetenv("WEFT_METRICS");
+}
+
+TEST_CASE("a context removes the metrics that processes of the past have left, and nothing else") {
+  const Folder folder;
+  const std::filesystem::path in = folder.path;
+  const auto write = [&](const std::string& name, const std::string& text, int64_t age) {
+    std::ofstream(in / name) << text;
+    std::filesystem::last_write_time(
+        in / name, std::filesystem::file_time_type::clock::now() - std::chrono::seconds(age));
+  };
+  write_metrics(folder.path);
+  const std::string own = content_of(std::filesystem::directory_iterator(folder.path)->path());
+  REQUIRE(own.rfind("# weft process ", 0) == 0);
+  std::istringstream fields(own.substr(15));
+  std::string pid, start, space, boot;
+  fields >> pid >> start >> space >> boot;
+  const auto process = [](const auto&... words) {
+    std::string line = "# weft process";
+    ((line += " " + words), ...);
+    return line + "\n";
+  };
+  const std::string died = process(pid, std::string("1"), space, boot);  // the process's number was reused
+  const std::string elsewhere = process(pid, std::string("1"), space, std::string("another-boot"));
+  write("weft-1-rank0.prom", died, 400);
+  write("weft-1-rank0.prom.1.tmp", "", 400);
+  write("weft-2-rank0.prom", elsewhere, 8000);
+  const std::vector<std::string> left = {"weft-3-rank0.prom",      "weft-4-rank0.prom", "weft-5-rank0.prom",
+                                         "weft-6-rank0.prom",      "other-1.prom",      "weft-1-rank0.json",
+                                         "weft-1-rank0.prom.2.tmp"};
+  write(left[0], process(pid, start, space, boot), 8000);  // it runs
+  write(left[1], died, 100);                               // its last numbers may not have been read
+  write(left[2], elsewhere, 400);                          // it may run
+  write(left[3], "# another program\n", 8000);
+  write(left[4], died, 8000);
+  write(left[5], died, 8000);
+  write(left[6], "", 100);
+  write_metrics(folder.path);
+  for (const char* gone : {"weft-1-rank0.prom", "weft-1-rank0.prom.1.tmp", "weft-2-rank0.prom"}) {
+    INFO(gone);
+    CHECK_FALSE(std::filesystem::exists(in / gone));
+  }
+  for (const std::string& name : left) {
+    INFO(name);
+    CHECK(std::filesystem::exists(in / name));
+  }
+}
+
+TEST_CASE("a file system that hangs delays a context by a second, and is a line of the log") {
+  // The library opens a file beside the one that it replaces. A FIFO there lets it wait for a reader.
+  const Folder folder;
+  ::setenv("WEFT_JOB", "hanging", 1);
+  for (int number = 0; number < 64; number++) {  // a process numbers its files
+    const std::string name = "weft-hanging-rank0" + (number == 0 ? "" : "-" + std::to_string(number));
+    const auto beside =
+        std::filesystem::path(folder.path) / (name + ".prom." + std::to_string(::getpid()) + ".tmp");
+    REQUIRE(::mkfifo(beside.c_str(), 0600) == 0);
+  }
+  ::setenv("WEFT_METRICS", folder.path, 1);
+  std::atomic<int> lines{0};
+  weft_context_options options = WEFT_CONTEXT_OPTIONS_INIT;
+  options.log = [](void* user_data, int32_t, const char* line) {
+    if (std::string(line).find("could not be written within 1000 ms (WEFT_METRICS)") != std::string::npos)
+      static_cast<std::atomic<int>*>(user_data)->fetch_add(1);
+  };
+  options.log_user_data = &lines;
+  weft_context* context = nullptr;
+  const auto begun = std::chrono::steady_clock::now();
+  REQUIRE(weft_context_create(&options, &context, nullptr) == WEFT_OK);
+  const auto passed = std::chrono::steady_clock::now() - begun;
+  CHECK(passed >= std::chrono::milliseconds(900));
+  CHECK(passed < std::chrono::seconds(10));
+  CHECK(lines == 1);
+  CHECK(weft_context_destroy(&context) == WEFT_OK);
+  ::unsetenv("WEFT_METRICS");
+  ::unsetenv("WEFT_JOB");
 }
 
 }  // namespace
