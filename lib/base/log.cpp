@@ -7,15 +7,18 @@
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/rotating_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <mutex>
 #include <utility>
 
 #include "base/callback_mark.h"
 #include "base/fd.h"
+#include "base/guard.h"
 #include "base/text.h"
 
 namespace weft {
@@ -66,17 +69,23 @@ class CallbackSink final : public spdlog::sinks::base_sink<std::mutex> {
   Log::Sink sink_;
 };
 
-// Passes at most kMostLines lines a second on, and then says how many it left out.
+// Passes at most kMostLines lines a second on, and says how many it left out: before the next line, or at the
+// end.
 class LimitedSink final : public spdlog::sinks::base_sink<std::mutex> {
  public:
   explicit LimitedSink(spdlog::sink_ptr inner) : inner_(std::move(inner)) {}
+  ~LimitedSink() override {
+    (void)guarded_run([this] { report_left_out(); }).ok();
+  }
+  LimitedSink(const LimitedSink&) = delete;
+  LimitedSink& operator=(const LimitedSink&) = delete;
 
  protected:
   void sink_it_(const spdlog::details::log_msg& message) override {
     if (message.time - begin_ >= std::chrono::seconds(1)) {
       begin_ = message.time;
       lines_ = 0;
-      report_left_out(message);
+      report_left_out();
     }
     if (lines_ == Log::kMostLines) {
       left_out_++;
@@ -92,15 +101,13 @@ class LimitedSink final : public spdlog::sinks::base_sink<std::mutex> {
   }
 
  private:
-  void report_left_out(const spdlog::details::log_msg& next) {
+  void report_left_out() {
     if (left_out_ == 0) return;
     const std::string text =
         cat(left_out_, " lines were left out: at most ", Log::kMostLines, " a second are written");
     left_out_ = 0;
-    spdlog::details::log_msg report = next;
-    report.level = spdlog::level::warn;
-    report.payload = text;
-    inner_->log(report);
+    inner_->log(spdlog::details::log_msg("weft", spdlog::level::warn, text));
+    inner_->flush();
   }
 
   spdlog::sink_ptr inner_;
@@ -109,6 +116,23 @@ class LimitedSink final : public spdlog::sinks::base_sink<std::mutex> {
   uint64_t left_out_ = 0;
 };
 
+// Returns the error of a WEFT_LOG_FILE to which lines cannot be appended. Opening a FIFO would wait for its
+// reader.
+Status check_file(const std::string& path) {
+  struct stat found{};
+  const bool exists = ::stat(path.c_str(), &found) == 0;
+  if (exists && !S_ISREG(found.st_mode) && !S_ISCHR(found.st_mode)) {
+    return Status::error(Code::kArg, cat("WEFT_LOG_FILE ", path, " is a ",
+                                         S_ISDIR(found.st_mode)    ? "folder"
+                                         : S_ISFIFO(found.st_mode) ? "FIFO"
+                                         : S_ISSOCK(found.st_mode) ? "socket"
+                                                                   : "block device",
+                                         ": give the name of a file"));
+  }
+  const Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0644));
+  return file.valid() ? Status() : Status::system(cat("cannot open WEFT_LOG_FILE ", path), errno);
+}
+
 // Opens what the settings name. A file that cannot be opened is an error here, and none of spdlog's
 // exceptions.
 Status open_sink(const LogSettings& settings, spdlog::sink_ptr* sink) {
@@ -116,13 +140,16 @@ Status open_sink(const LogSettings& settings, spdlog::sink_ptr* sink) {
   if (settings.file.empty()) {
     *sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
   } else {
-    const Fd file(::open(settings.file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0644));
-    if (!file.valid()) return Status::system(cat("cannot open WEFT_LOG_FILE ", settings.file), errno);
+    WEFT_TRY(check_file(settings.file));
+    spdlog::file_event_handlers handlers;
+    handlers.after_open = [](const spdlog::filename_t& /*path*/, std::FILE* file) {
+      ::fcntl(::fileno(file), F_SETFD, FD_CLOEXEC);  // programs that the job starts do not inherit it
+    };
     if (settings.rotate_bytes > 0) {
-      *sink =
-          std::make_shared<spdlog::sinks::rotating_file_sink_mt>(settings.file, settings.rotate_bytes, kKept);
+      *sink = std::make_shared<spdlog::sinks::rotating_file_sink_mt>(settings.file, settings.rotate_bytes,
+                                                                     kKept, false, handlers);
     } else {
-      *sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(settings.file);
+      *sink = std::make_shared<spdlog::sinks::basic_file_sink_mt>(settings.file, false, handlers);
     }
   }
   std::string origin;  // % begins a flag of spdlog's patterns

@@ -1,12 +1,15 @@
 // lib/base/log: what the environment adds to the program's log.
 #include "base/log.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "environment/config.h"
@@ -94,6 +97,55 @@ TEST_CASE("a log file takes a limited number of lines a second and counts the re
   for (const std::string& line : lines_of(path))
     counted |= line.find("lines were left out") != std::string::npos;
   CHECK(counted);
+}
+
+TEST_CASE("lines that were left out at the end of a log are counted too") {
+  const Folder folder;
+  LogSettings settings;
+  settings.level = LogLevel::kInfo;
+  settings.file = std::string(folder.path) + "/log";
+  {
+    Log log;
+    REQUIRE(log.add(settings).ok());
+    for (int i = 0; i < 2 * Log::kMostLines; i++) log.info("a line");
+  }
+  CHECK(lines_of(settings.file).back().find("lines were left out") != std::string::npos);
+}
+
+TEST_CASE("programs that a process starts do not inherit its log file") {
+  const Folder folder;
+  LogSettings settings;
+  settings.level = LogLevel::kInfo;
+  for (const uint64_t rotate_bytes : {0, 64 << 10}) {
+    settings.file = std::string(folder.path) + "/log" + std::to_string(rotate_bytes);
+    settings.rotate_bytes = rotate_bytes;
+    Log log;
+    REQUIRE(log.add(settings).ok());
+    int found = 0;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+      std::error_code error;
+      if (std::filesystem::read_symlink(entry.path(), error) != settings.file) continue;
+      found++;
+      CHECK((::fcntl(std::stoi(entry.path().filename()), F_GETFD) & FD_CLOEXEC) != 0);
+    }
+    CHECK(found == 1);
+  }
+}
+
+TEST_CASE("a log file that is a FIFO or a folder is refused by name") {
+  const Folder folder;
+  const std::string fifo = std::string(folder.path) + "/fifo";
+  REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+  for (const auto& [file, kind] : {std::pair<std::string, std::string>(fifo, "FIFO"),
+                                   std::pair<std::string, std::string>(folder.path, "folder")}) {
+    Log log;
+    LogSettings settings;
+    settings.level = LogLevel::kInfo;
+    settings.file = file;
+    const Status status = log.add(settings);
+    CHECK(status.code() == Code::kArg);
+    CHECK(status.text().find("WEFT_LOG_FILE " + file + " is a " + kind) != std::string::npos);
+  }
 }
 
 TEST_CASE("a log file begins anew at its size, and three older files are kept") {
