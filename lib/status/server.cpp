@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <random>
 #include <utility>
 
 #include "base/guard.h"
@@ -15,6 +16,11 @@
 #include "rendezvous/socket.h"
 
 namespace weft {
+namespace {
+
+constexpr int kMostTries = 4;  // with another name
+
+}  // namespace
 
 std::string StatusServer::name_prefix(uid_t user) {
   return cat("weft-status-", user, "-");
@@ -25,11 +31,18 @@ Status StatusServer::start(Answer answer, const ThreadStart& on_thread_start,
   static std::atomic<uint64_t> servers{0};  // a process may have several contexts
   Address address;
   address.kind = Address::Kind::kUnix;
-  address.name = cat(name_prefix(::getuid()), ::getpid(), "-", servers.fetch_add(1));
+  const std::string name = cat(name_prefix(::getuid()), ::getpid(), "-", servers.fetch_add(1));
+  address.name = name;
   Fd listener;
   Address actual;
   bool in_use = false;
-  WEFT_TRY(listen_at(address, false, &listener, &actual, &in_use));
+  Status listens = listen_at(address, false, &listener, &actual, &in_use);
+  // A process of another pid namespace may have the same number, and other users may take any name.
+  for (int tries = 0; in_use && tries < kMostTries; tries++) {
+    address.name = cat(name, "~", std::random_device()());
+    listens = listen_at(address, false, &listener, &actual, &in_use);
+  }
+  WEFT_TRY(listens);
   Fd wake_up(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake_up.valid()) return Status::system("status server: eventfd", errno);
   std::unique_ptr<StatusServer> made(

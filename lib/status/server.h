@@ -27,7 +27,8 @@ class StatusServer {
   StatusServer(const StatusServer&) = delete;
   StatusServer& operator=(const StatusServer&) = delete;
 
-  // Names in the abstract namespace begin with this, followed by the process's number, "-" and a number.
+  // Names in the abstract namespace begin with this, followed by the process's number, "-" and a number. If
+  // that name is taken, "~" and a random number follow.
   static std::string name_prefix(uid_t user);
   static constexpr int64_t kAnswerMs = 2000;  // for a client that does not read
 

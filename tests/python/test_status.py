@@ -3,6 +3,8 @@
 import json
 import os
 import pwd
+import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -146,6 +148,57 @@ print(len(names), any(answers))
         count, answered = asked.stdout.split()
         expect(int(count) >= 1 and answered == "False", "no answer", asked)
         expect_equal(len(report("private")), 1)
+
+
+# Binds the name of its own status socket first, as another process of another pid namespace may.
+TAKEN = """
+import os, socket, time
+taken = [socket.socket(socket.AF_UNIX) for _ in range(4)]
+for number, one in enumerate(taken):
+    one.bind(f"\\0weft-status-{os.getuid()}-{os.getpid()}-{number}")
+import weftsync as weft
+comm = weft.Comm()
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def test_taken_name():
+    """a process whose socket's name is taken answers at another one"""
+    with tempfile.TemporaryDirectory() as folder, started(folder, TAKEN, ranks=2, WEFT_JOB="taken"):
+        found = report("taken")
+        expect_equal([row["answered"] for row in found[0]["ranks"]], [True, True], found)
+
+
+# A rank that ends without destroying anything, while a child that it has forked runs.
+ORPHAN = """
+import os, sys, time
+import weftsync as weft
+comm = weft.Comm()
+child = os.fork()
+if child == 0:
+    time.sleep(60)
+    os._exit(0)
+print(os.getpid(), child, flush=True)
+os._exit(0)
+"""
+
+
+def test_forked_child():
+    """a child that outlives its rank is not taken for the rank"""
+    process = subprocess.Popen([sys.executable, "-c", ORPHAN], stdout=subprocess.PIPE, text=True,
+                               env={**os.environ, "PYTHONPATH": f"{live_jobs.ROOT}/python", "WEFT_SIZE": "1",
+                                    "WEFT_JOB": "orphan"})
+    dead, child = (int(word) for word in process.stdout.readline().split())
+    try:
+        process.wait(10)
+        names = Path("/proc/net/unix").read_text()
+        expect(f"@weft-status-{os.getuid()}-{dead}-" in names, "the child holds the socket", names)
+        pids = [json.loads(line).get("pid") for line in status("--lines").stdout.splitlines()]
+        expect(dead not in pids, "the dead rank", dead, pids)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        process.stdout.close()
 
 
 cases.main(globals())

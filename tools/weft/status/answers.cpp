@@ -9,6 +9,7 @@
 #include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 
 #include "base/process.h"
@@ -27,7 +28,8 @@ constexpr size_t kMostBytes = size_t{16} << 20;  // of one answer
 
 // A process that is being asked.
 struct Asked {
-  int64_t pid = 0;
+  int64_t pid = 0;   // in its own pid namespace
+  char state = '?';  // of /proc
   weft::Fd fd;
   std::string text;
   bool ended = false;  // the answer is complete
@@ -66,9 +68,14 @@ std::vector<Asked> connect_all() {
     address.kind = weft::Address::Kind::kUnix;
     address.name = name;
     int error = 0;
-    if (!weft::connect_to(address, &asked.fd, &error).ok() || !weft::check_peer_user(asked.fd.get()).ok())
+    std::optional<weft::PeerProcess> peer;
+    if (!weft::connect_to(address, &asked.fd, &error).ok() || !weft::check_peer_user(asked.fd.get()).ok() ||
+        !weft::peer_process(asked.fd.get(), &peer).ok() || !peer)
       continue;
-    all.push_back(std::move(asked));
+    asked.state = peer->pid == 0 ? '?' : state_of(peer->pid);
+    // A child that the process has forked may hold its socket after its end.
+    const bool gone = peer->pid != 0 && (asked.state == '?' || asked.state == 'Z' || asked.state == 'X');
+    if (!gone) all.push_back(std::move(asked));
   }
   return all;
 }
@@ -107,7 +114,7 @@ std::string ask_processes(int timeout_ms) {
   for (const Asked& asked : all) {
     const json about = {{"pid", asked.pid},
                         {"host", weft::host_name()},
-                        {"state", std::string(1, state_of(asked.pid))},
+                        {"state", std::string(1, asked.state)},
                         {"answered", asked.ended && !asked.text.empty()}};
     lines += about.dump() + "\n";
     // Its own first line repeats the number of the process.
