@@ -99,6 +99,8 @@ class Reducer(Handle):
                  deterministic: bool = False, copy_strays: bool = False, replan: Union[Planner, str] = Planner.DEFAULT,
                  keep_values: bool = False, strict_strides: bool = False, ddp_buckets: bool = False,
                  flags: Union[ReducerFlag, int] = 0) -> None:
+        if hook is not None and not isinstance(hook, Hook):
+            raise TypeError(f"hook is a {type(hook).__name__}, expected a Hook or None")
         self.comm = comm
         self.params = list(params)
         self.mode = choice(GradientMode, mode, "mode")

@@ -124,6 +124,13 @@ def test_types():
         expect_equal(result, [[1.0, 2.0, 4.0], [[2, 4j], [6, 8 - 2j]], 1j])
 
 
+def test_wrong_hook():
+    """a hook that is not a Hook is a TypeError that says what is expected"""
+    def body(comm):
+        expect_raises(TypeError, "hook is a str, expected a Hook", weft.Reducer, comm, [weft.Param("w", (3,))], hook="x")
+    ranks(body, 1)
+
+
 def test_report():
     """the report is a dict with the settings, the times of the last step, and all memory"""
     def body(comm):
