@@ -243,6 +243,18 @@ def test_bad_usage():
         expect("--help" in result.stderr, "it points to --help", result.stderr)
 
 
+def test_numbers():
+    """numbers that are not finite, or out of range, are refused with the range"""
+    for words in (["run", "-n", "1", "--timeout", "nan", "true"], ["run", "-n", "1", "--timeout", "1e300", "true"],
+                  ["run", "-n", "1", "--timeout", "-1", "true"], ["run", "-n", "1", "--grace", "inf", "true"], ["top", "--interval", "nan"],
+                  ["status", "--wait", "nan"], ["doctor", "--wait", "nan"]):
+        result = cases.run([WEFT, *words], timeout=20)
+        expect(result.returncode == 2 and "not in range [" in result.stderr and len(result.stderr) < 200, "the range", words, result)
+    for words in (["run", "-n", "1", "--prefix", "x", "true"], ["store", "--listen", "unix:@x", "--log", "x"]):
+        result = cases.run([WEFT, *words], timeout=20)
+        expect(result.returncode == 2 and "x not in {" in result.stderr and "->" not in result.stderr, "the choices", words, result)
+
+
 def test_unknown_option():
     """an unknown option of weft run is refused by name, and never taken for the command"""
     for option in ("--machinefile", "--machinefile=x", "-q"):

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <map>
 #include <memory>
 #include <stdexcept>
 
@@ -12,6 +11,7 @@
 #include "environment/secret.h"
 #include "hosts/host_options.h"
 #include "launch.h"
+#include "option_checks.h"
 #include "suggest.h"
 
 namespace {
@@ -111,18 +111,20 @@ void add_options(CLI::App* run, RunOptions* options) {
                   "address of the store through which the ranks find each other: unix:@NAME, "
                   "tcp://HOST:PORT or file:///FOLDER (default: a unix socket with a random name, or a port "
                   "of the first host)");
-  run->add_option(
-         "--prefix", job.prefix,
+  run->add_option_function<std::string>(
+         "--prefix",
+         [&job](const std::string& which) {
+           job.prefix = which == "all" ? Prefix::kAll : which == "others" ? Prefix::kOthers : Prefix::kNone;
+         },
          "ranks whose output lines start with [rank]: all (default), others (all but rank 0) or none")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, Prefix>{
-          {"all", Prefix::kAll}, {"others", Prefix::kOthers}, {"none", Prefix::kNone}}))
+      ->check(CLI::IsMember({"all", "others", "none"}))
       ->option_text("WHICH");
   run->add_option("--timeout", job.timeout_s, "end the job after this number of seconds (default: no limit)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(number_from(0, kYearS));
   run->add_option(
          "--grace", job.grace_s,
          "seconds that the other ranks have to end by themselves after the first failure (default 2)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(number_from(0, kYearS));
   run->add_flag("--controlled", options->controlled, "the secret and signals come over standard input")
       ->group("");
 }

@@ -64,8 +64,11 @@ void add_store(CLI::App& app, int* exit_code) {
                                                         {"warn", weft::LogLevel::kWarn},
                                                         {"info", weft::LogLevel::kInfo},
                                                         {"debug", weft::LogLevel::kDebug}};
-  store->add_option("--log", *level, "log lines on standard error: error, warn, info or debug (default warn)")
-      ->transform(CLI::CheckedTransformer(levels))
+  store
+      ->add_option_function<std::string>(
+          "--log", [level, levels](const std::string& name) { *level = levels.at(name); },
+          "log lines on standard error: error, warn, info or debug (default warn)")
+      ->check(CLI::IsMember({"error", "warn", "info", "debug"}))
       ->option_text("LEVEL");
   store->callback([address, level, exit_code] { *exit_code = serve(*address, *level); });
 }

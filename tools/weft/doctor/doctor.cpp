@@ -13,6 +13,7 @@
 #include "weft/hosts/ask_hosts.h"
 #include "weft/hosts/host_options.h"
 #include "weft/launch.h"
+#include "weft/option_checks.h"
 
 namespace {
 
@@ -114,7 +115,7 @@ void add_doctor(CLI::App& app, const std::vector<std::string>& words, int* exit_
   command
       ->add_option("--wait", options->wait_s,
                    "seconds that ranks wait for each other in each step (default 20)")
-      ->check(CLI::Range(0.1, 3600.0));
+      ->check(number_from(0.1, 3600));
   command->callback([options, &words, exit_code] {
     if (options->list) {
       *exit_code = list_checks(options->as_json);

@@ -2,6 +2,7 @@
 
 #include "base/text.h"
 #include "weft/hosts/ask_hosts.h"
+#include "weft/option_checks.h"
 
 using weft::cat;
 
@@ -12,7 +13,7 @@ void add_query_options(CLI::App& command, StatusQuery* query) {
                    &query->hosts);
   command
       .add_option("--wait", query->wait_s, "with --hosts: seconds to wait for a host's answer (default 15)")
-      ->check(CLI::Range(0.1, 3600.0));
+      ->check(number_from(0.1, 3600));
 }
 
 void check_query(StatusQuery* query) {

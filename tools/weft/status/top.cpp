@@ -13,6 +13,7 @@
 #include "rates.h"
 #include "terminal.h"
 #include "weft/commands.h"
+#include "weft/option_checks.h"
 
 namespace {
 
@@ -90,7 +91,7 @@ void add_top(CLI::App& app, int* exit_code) {
       "0 if the last table has a communicator, else 1.");
   add_query_options(*top, &options->query);
   top->add_option("--interval", options->interval_s, "seconds from one table to the next (default 1)")
-      ->check(CLI::Range(0.1, 3600.0));
+      ->check(number_from(0.1, 3600));
   top->add_option("--count", options->count, "end after this number of tables (default: never)")
       ->check(CLI::Range(uint64_t{1}, uint64_t{1} << 32));
   top->callback([options, exit_code] {
