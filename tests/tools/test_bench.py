@@ -145,6 +145,12 @@ def test_bad_words():
                   ["all_reduce", "--repeat", 0], ["all_reduce", "--repeat", 101], ["all_reduce", "--repeat", "some"]):
         result = cases.run([WEFT, "bench", *words])
         expect(result.returncode in (1, 2) and result.stderr, "it says what is wrong", words, result)
+    for words in (["all_reduce", "--iterations", -5], ["all_reduce", "--iterations", 99999999999999], ["all_reduce", "--tolerance", "nan"],
+                  ["step", "--replay", "nan"], ["faults", "--runs", -1]):
+        result = cases.run([WEFT, "bench", *words], timeout=20)
+        expect(result.returncode == 2 and "not in range" in result.stderr, "the range", words, result)
+    result = cases.run([WEFT, "bench", "faults", "--backends", "foo"])
+    expect(result.returncode == 1 and "'foo'" in result.stderr and "shm" in result.stderr, "the backends", result)
 
 
 def test_help_of_each():

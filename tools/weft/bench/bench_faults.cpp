@@ -22,6 +22,7 @@
 #include "faults/leftovers.h"
 #include "faults/rank.h"
 #include "weft/job.h"
+#include "weft/signals.h"
 
 namespace {
 
@@ -44,7 +45,6 @@ struct Options {
   int parent = 0;
 };
 
-// Returns the available backends that guarantee survival of failures.
 std::vector<std::string> available_backends() {
   std::vector<std::string> found;
   weft_context* context = nullptr;
@@ -53,10 +53,8 @@ std::vector<std::string> available_backends() {
   weft_backend_count(context, &count);
   for (uint64_t i = 0; i < count; i++) {
     weft_backend_info info = WEFT_BACKEND_INFO_INIT;
-    if (weft_backend_query(context, i, &info) != WEFT_OK || info.available == 0) continue;
-    for (const char* name : {"shm", "ucx", "shm+ucx"}) {
-      if (info.name == std::string(name)) found.emplace_back(name);
-    }
+    if (weft_backend_query(context, i, &info) == WEFT_OK && info.available != 0)
+      found.emplace_back(info.name);
   }
   weft_context_destroy(&context);
   return found;
@@ -84,6 +82,24 @@ void set_phases(Options* options) {
     options->range.phases.push_back(faults::parse_phase(phase));
   if (options->phases.empty()) {
     options->range.phases.assign(std::begin(faults::kPhases), std::end(faults::kPhases));
+  }
+}
+
+// Refuses backends that are not available: every run with one would fail. The default is those that guarantee
+// survival of failures.
+void set_backends(Options* options) {
+  const std::vector<std::string> available = available_backends();
+  std::vector<std::string>& wanted = options->range.backends;
+  if (wanted.empty()) {
+    for (const std::string& name : available) {
+      if (name == "shm" || name == "ucx" || name == "shm+ucx") wanted.push_back(name);
+    }
+    return;
+  }
+  for (const std::string& name : wanted) {
+    if (std::find(available.begin(), available.end(), name) != available.end()) continue;
+    throw std::invalid_argument("--backends has '" + name +
+                                "', available: " + CLI::detail::join(available, ", "));
   }
 }
 
@@ -276,7 +292,7 @@ void Findings::write(const std::string& path) {
 int run_all(const Options& options) {
   sigset_t watched;
   sigemptyset(&watched);
-  for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&watched, number);
+  for (const int number : ending_signals()) sigaddset(&watched, number);
   ::pthread_sigmask(SIG_BLOCK, &watched, nullptr);  // also for the threads below
 
   const uint64_t first = options.only >= 0 ? static_cast<uint64_t>(options.only) : 0;
@@ -351,10 +367,13 @@ void add_bench_faults(CLI::App& bench, int* exit_code) {
       "socket, descriptor or thread is left (else a leftover). As root the runs have a /dev/shm of their "
       "own;\n"
       "otherwise files there are not checked. Exit code 1 if anything was found.");
-  faults->add_option("--runs", options->runs, "number of runs, default 100");
+  faults->add_option("--runs", options->runs, "number of runs, default 100")
+      ->check(CLI::Range(uint64_t{1}, uint64_t{1'000'000'000}));
   faults->add_option("--seed", options->seed, "seed of the random draws, default 1");
-  faults->add_option("--only", options->only,
-                     "execute only the run of this number, with the same draw as among the others");
+  faults
+      ->add_option("--only", options->only,
+                   "execute only the run of this number, with the same draw as among the others")
+      ->check(CLI::Range(int64_t{0}, int64_t{1'000'000'000}));
   faults->add_option("--backends", options->range.backends, "default: shm, ucx and shm+ucx, if available")
       ->delimiter(',');
   faults
@@ -380,7 +399,7 @@ void add_bench_faults(CLI::App& bench, int* exit_code) {
       *exit_code = faults::be_rank(draw, options->rank, options->store, options->parent);
       return;
     }
-    if (options->range.backends.empty()) options->range.backends = available_backends();
+    set_backends(options.get());
     if (options->range.backends.empty())
       throw std::runtime_error(
           "none of the backends shm, ucx and shm+ucx is available; `weft info` prints the reasons");

@@ -6,6 +6,7 @@
 #include "compare.h"
 #include "names.h"
 #include "plot.h"
+#include "weft/option_checks.h"
 
 namespace {
 
@@ -63,7 +64,8 @@ void add_reduction(CLI::App& bench, BenchOptions& options) {
 
 // Adds the options for repetitions and processes.
 void add_processes(CLI::App& bench, BenchOptions& options) {
-  bench.add_option("--iterations", options.iterations, "timed calls per size; default: 20 to 5000, by size");
+  bench.add_option("--iterations", options.iterations, "timed calls per size; default: 20 to 5000, by size")
+      ->check(CLI::Range(uint64_t{1}, uint64_t{10'000'000}));
   bench.add_option("--warmup", options.warmup, "calls before the timed ones, default 3")
       ->check(CLI::Range(1, 1000000));
   bench.add_flag("!--no-pin", options.pin, "do not bind ranks to cores");
@@ -107,7 +109,7 @@ void add_reports(CLI::App& bench, BenchOptions& options) {
   bench
       .add_option("--tolerance", options.tolerance,
                   "for --check and --against: relative increase of a median that is allowed, default 0.1")
-      ->check(CLI::Range(0.0, 10.0));
+      ->check(number_from(0, 10));
 }
 
 void check_repeat(const BenchOptions& options) {

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include "names.h"
+#include "weft/option_checks.h"
 
 void StepOptions::add_to(CLI::App& bench) {
   bench.add_option("--manifest", manifests, "for step: JSON file of the parameters, see bench/manifests")
@@ -23,7 +24,7 @@ void StepOptions::add_to(CLI::App& bench) {
           "--replay", replay,
           "for step: gradients become ready as in the backward recorded beside the manifest, whose times are "
           "multiplied by this factor; exposed communication time is reported")
-      ->check(CLI::PositiveNumber);
+      ->check(number_from(1e-6, 1e6));
   bench
       .add_flag(
           "--compute", compute,
