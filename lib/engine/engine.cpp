@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/patience.h"
+
 namespace weft {
 namespace {
 
@@ -106,18 +108,27 @@ void Engine::sleep(uint32_t seen, uint64_t until_ns) {
 }
 
 void Engine::run() {
-  uint32_t round = 0;
+  Patience patience;
+  uint32_t round = 0;  // polls since something advanced
   Poll poll = Poll::kParked;
   while (!stopping_.load()) {
     const uint32_t seen = wake_.load();
     poll = yields_to_waiters(poll) ? Poll::kParked : poll_tasks_or_miss();
     switch (poll) {
       case Poll::kAdvanced:
+        patience.advanced(clock_.now_ns());
         round = 0;
         break;
-      case Poll::kWaiting:
-        clock_.relax(round++);
+      case Poll::kWaiting: {
+        const uint64_t now_ns = clock_.now_ns();
+        const uint64_t pause_ns = patience.waiting(now_ns);
+        if (pause_ns == 0) {
+          clock_.relax(round++);
+        } else {
+          sleep(seen, now_ns + pause_ns);
+        }
         break;
+      }
       case Poll::kLater:
         sleep(seen, clock_.now_ns() + (kShortestPauseNs << std::min(round++ / 4, kPauseDoublings)));
         break;
