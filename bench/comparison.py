@@ -1,5 +1,6 @@
 """Stores the measurements of bench/peers.py, and makes the rows of peers.json from them."""
 import dataclasses
+import re
 import statistics
 
 STEPS = {"step_resnet50": "ResNet-50 (161 gradients, 102 MB)", "step_tiny": "10,000 gradients of 16 bytes",
@@ -11,6 +12,8 @@ CROWDED_SIZES = (8, 64, 512, 4096)
 # The prefix of the works of each part of the run.
 PARTS = {"thresholds": "thresholds", "ready": "ready", "limits": "limit_", "hosts": "hosts_", "four hosts": "hosts_4x",
          "planner": "planner_", "training": "training_"}
+BETWEEN_HOSTS = re.compile(r"hosts_\w+?_training_")  # of the part hosts_training
+MODES = ("weft-copy", "weft-view")  # of a training step; the faster one is compared with others
 BESIDE = ("whole ", "alone ")  # the first words of works that tables show, and peers.json does not contain
 
 
@@ -27,6 +30,15 @@ class Work:
     @property
     def crowded(self):
         return self.ranks > len(self.cores)
+
+
+def is_of(work, part):
+    """Returns True if a part of the run measures a work."""
+    for words in BESIDE:
+        work = work.removeprefix(words)
+    if part == "hosts_training" or BETWEEN_HOSTS.match(work):
+        return part == "hosts_training" and BETWEEN_HOSTS.match(work) is not None
+    return part in PARTS and work.startswith(PARTS[part])
 
 
 class Samples:
@@ -69,9 +81,8 @@ class Samples:
     def forget(self, system):
         """Drops the samples of a system, or of a part of the run, that did not finish: they cannot be compared."""
         mine = {system, f"{system}-tuned"} | ({"ddp-gloo"} if system == "gloo" else set())
-        works = tuple(words + PARTS[system] for words in ("", *BESIDE)) if system in PARTS else ()
         for values in (self.medians, self.p99s, self.rounds):
-            for key in [key for key in values if key[2] in mine or key[0].startswith(works)]:
+            for key in [key for key in values if key[2] in mine or is_of(key[0], system)]:
                 del values[key]
         self.noted.pop(system, None)
 
@@ -153,5 +164,11 @@ def compare(samples, arguments):
     for key in samples.medians:
         if key[0] not in done and not key[0].startswith(BESIDE):
             row = times_row(samples, key[0], key, ranks_of(key[0], arguments))
-            rows.append(beside_weft(samples, row, key, (key[0], key[1], "weft")) or row)
+            rows.append(beside_weft(samples, row, key, (key[0], key[1], weft_of(samples, *key[:2]))) or row)
     return rows
+
+
+def weft_of(samples, work, size):
+    """Returns the system whose times of a work are Weft's: "weft", or the faster of two modes."""
+    modes = [(samples.median((work, size, mode)), mode) for mode in MODES]
+    return min([(median, mode) for median, mode in modes if median is not None], default=(None, "weft"))[1]

@@ -22,6 +22,8 @@ Rows (--rows):
                root, and five minutes
   training     whole training steps of PyTorch with Weft's DistributedDataParallel and with PyTorch's, over Weft and over Gloo
                (bench/training.py)
+  hosts_training  the same between two hosts at 1 and 10 Gbit/s, and four at 1, beside a step that only computes, and one beside
+               plain sockets: needs root, and ten minutes a round
 
 Writes peers.json, peers.md (tables with the machine's name, the spread of the rounds, the targets, omitted peers) and
 pictures: bandwidth.svg, and for each kind of step one bar per system. bench/README.md lists the fields of peers.json.
@@ -44,7 +46,7 @@ from comparison import CROWDED_SIZES, SIZES, Samples, Work, compare
 from systems import ROOT, WrongResult, run, say
 
 PEERS = [systems.OpenMpi4, systems.OpenMpi5, systems.Mpich, systems.IntelMpi, systems.OneCcl, systems.Torch]
-ROWS = ["all_reduce", "crowded", "steps", "thresholds", "ready", "memory", "limits", "hosts", "planner", "training"]
+ROWS = ["all_reduce", "crowded", "steps", "thresholds", "ready", "memory", "limits", "hosts", "planner", "training", "hosts_training"]
 BESIDE_PEERS = {"all_reduce", "crowded", "steps"}
 
 
@@ -110,6 +112,8 @@ def parts(arguments, peers):
             yield planner.Planner(arguments)
         elif name == "training":
             yield training.Training(arguments)
+        elif name == "hosts_training":
+            yield training.TrainingBetweenHosts(arguments)
 
 
 def prepare(arguments, weft, left_out):

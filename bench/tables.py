@@ -8,7 +8,7 @@ import statistics
 import chart
 import planner
 import training
-from comparison import MEMORIES, STEPS, bound_us, fastest
+from comparison import BETWEEN_HOSTS, MEMORIES, STEPS, bound_us, fastest
 from systems import run
 
 
@@ -26,7 +26,7 @@ def table(samples, rows, arguments, found):
     for work in arguments.works:
         lines += all_reduce_table(samples, rows, work) + spread_table(rows, work) + [""]
     lines += step_lines(samples, rows) + threshold_table(samples) + hosts_table(rows) + wire_lines(samples) + planner_table(samples)
-    lines += training_table(samples)
+    lines += training_table(samples) + hosts_training_table(samples)
     lines += limit_table(samples, arguments)
     return "\n".join(lines + target_table(found["targets"])) + "\n"
 
@@ -135,7 +135,7 @@ def threshold_table(samples):
 
 
 def hosts_table(rows):
-    shown = [row for row in rows if row["work"].startswith("hosts_")]
+    shown = [row for row in rows if row["work"].startswith("hosts_") and not BETWEEN_HOSTS.match(row["work"])]
     lines = ["Between hosts that are namespaces of this machine (two, where not four: 4x); microseconds, and that time over Weft's:", "",
              "| work | bytes | system | median | least to most | over Weft's |", "|---|---|---|---|---|---|"] if shown else []
     for row in shown:
@@ -182,7 +182,7 @@ def training_table(samples):
     for model in training.MODELS:
         work = training.work_of(model)
         for size in samples.sizes(work):
-            for way, name in training.WAYS.items():
+            for way, (name, _) in training.WAYS.items():
                 cells = [model, f"{size / 1e6:.0f}", name]
                 for kind in ("alone ", "whole ", ""):
                     cells.append("" if (us := samples.median((kind + work, size, way))) is None else f"{us / 1e3:.1f}")
@@ -194,6 +194,24 @@ def training_table(samples):
             "alone; and both over those of DDP on Gloo, with the spread of the rounds:", "",
             "| model | MB | way | pass alone | step | exposed | step, over | exposed, over |", "|---|---|---|---|---|---|---|---|",
             *lines, ""] if lines else []
+
+
+def hosts_training_table(samples):
+    """Tabulates PyTorch's training steps between hosts."""
+    names = {"bound": "least", "compute": "no averaging", "sockets": "beside sockets",
+             **{way: name for way, (name, _) in training.BETWEEN_HOSTS.items()}}
+    lines = []
+    for rate, count in training.TrainingBetweenHosts.PLACES:
+        for model in training.MODELS:
+            work = training.work_of(model, rate, count)
+            for size in samples.sizes(work):
+                times = [samples.median((work, size, system)) for system in names]
+                lines.append(f"| {count}, {rate} | {model} | {size / 1e6:.0f} | " +
+                             " | ".join("" if us is None else f"{us / 1e3:.1f}" for us in times) + " |")
+    return ["Whole training steps of PyTorch between hosts of one core and rank each, milliseconds. \"Least\" is the larger one of two: "
+            "the gradients' time on the wire, and all else of the step but its backward pass; the cores' time for a step and for as many "
+            "bytes over plain sockets:", "",
+            "| hosts | model | MB | " + " | ".join(names.values()) + " |", "|" + "---|" * (len(names) + 3), *lines, ""] if lines else []
 
 
 def limit_table(samples, arguments):

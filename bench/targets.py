@@ -12,7 +12,7 @@ import hosts
 import own
 import planner
 import training
-from comparison import CROWDED_SIZES, SIZES
+from comparison import CROWDED_SIZES, SIZES, weft_of
 
 MIB = 1 << 20
 MEGABYTE = 10 ** 6
@@ -26,7 +26,7 @@ STEPS = (
     ("weft-int8-2mib", "hook int8, buckets of 2 MiB", 3.5),
 )
 PLANNER_NOISE = 1.02
-EXPOSED = {"weft": 0.5, "weftsync-copy": 0.3, "weftsync-view": 0.1}  # most of what is exposed with DDP on Gloo
+EXPOSED = {"ddp-weft": 0.5, "weft-copy": 0.3, "weft-view": 0.1}  # most of what is exposed with DDP on Gloo
 
 
 @dataclasses.dataclass(frozen=True)
@@ -266,8 +266,30 @@ def trainings(found):
                     cases.append(Case(statistics.median(ratios), model, min(ratios), max(ratios), size))
                 elif ratios:
                     lacks.append(f"{model} with DDP on Gloo exposes nothing in some round")
-        yield entry(f"training step of PyTorch, 2 ranks, {training.WAYS[way]}", f"exposed <= {goal} of DDP's on Gloo", goal, cases,
+        yield entry(f"training step of PyTorch, 2 ranks, {training.WAYS[way][0]}", f"exposed <= {goal} of DDP's on Gloo", goal, cases,
                     more_is_better=False, lacks=quick(found) + found.two_ranks() + lacks)
+
+
+def trainings_between_hosts(found):
+    """Yields the targets of PyTorch's training steps between two hosts, each judged by its worst model."""
+    for rate, of_bound, over_ddp, bf16 in (("1gbit", 1.02, 1.0, None), ("10gbit", 1.05, 1.07, 1.25)):
+        work = f"training step of PyTorch, two hosts, {rate}"
+        cases, lacks = {"bound": [], "ddp-gloo": [], "weft-bf16": []}, quick(found)
+        for model in training.MODELS:
+            name = training.work_of(model, rate)
+            for size in found.samples.sizes(name):
+                mine = (name, size, weft_of(found.samples, name, size))
+                for system, one, other in (("bound", mine, "bound"), ("ddp-gloo", (name, size, "ddp-gloo"), mine[2]),
+                                           ("weft-bf16", (name, size, "ddp-gloo"), "weft-bf16")):
+                    ratios = found.samples.ratios(one, (name, size, other))
+                    if ratios:
+                        cases[system].append(Case(statistics.median(ratios), model, min(ratios), max(ratios), size))
+        if 0 < len(cases["ddp-gloo"]) < len(training.MODELS):
+            lacks = [*lacks, "a model is missing"]
+        yield entry(work, f"<= {of_bound} of the least possible", of_bound, cases["bound"], more_is_better=False, lacks=lacks)
+        yield entry(work, f">= {over_ddp} times as fast as DDP on Gloo", over_ddp, cases["ddp-gloo"], lacks=lacks)
+        if bf16 is not None:
+            yield entry(work, f"bf16: >= {bf16} times as fast as DDP on Gloo", bf16, cases["weft-bf16"], lacks=lacks)
 
 
 def gpu():
@@ -285,4 +307,4 @@ def judge(samples, rows, arguments):
     """Returns the list `targets` of peers.json."""
     found = Found(samples, rows, arguments)
     return [*arena(found), *private(found), *small(found), *thresholds(found), *steps(found), *ready(found),
-            *between_hosts(found), *planners(found), *trainings(found), *gpu(), *memory(found)]
+            *between_hosts(found), *planners(found), *trainings(found), *trainings_between_hosts(found), *gpu(), *memory(found)]

@@ -202,17 +202,40 @@ def test_training_targets():
     """a way is judged by its worst model, over what DDP on Gloo exposes in the same round; not if that is nothing"""
     samples = comparison.Samples()
     for model, base in (("transformer", 60e3), ("cnn", 10e3), ("embeddings", 20e3)):
-        for way, share in (("ddp-gloo", 1), ("weft", 0.4), ("weftsync-copy", 0.2), ("weftsync-view", 0.15 if model == "cnn" else 0.05)):
+        for way, share in (("ddp-gloo", 1), ("ddp-weft", 0.4), ("weft-copy", 0.2), ("weft-view", 0.15 if model == "cnn" else 0.05)):
             add(samples, (training.work_of(model), 8, way), [base * share * noise for noise in (1, 3, 2)])
     work = "training step of PyTorch, 2 ranks, "
-    of = {way: found(judged(samples), work + training.WAYS[way], "exposed") for way in targets.EXPOSED}
+    of = {way: found(judged(samples), work + training.WAYS[way][0], "exposed") for way in targets.EXPOSED}
     expect_equal({way: (one["value"], one["met"]) for way, one in of.items()},
-                 {"weft": (0.4, True), "weftsync-copy": (0.2, True), "weftsync-view": (0.15, False)})
-    expect("(cnn)" in of["weftsync-view"]["measured"], of)
+                 {"ddp-weft": (0.4, True), "weft-copy": (0.2, True), "weft-view": (0.15, False)})
+    expect("(cnn)" in of["weft-view"]["measured"], of)
     add(samples, (training.work_of("cnn"), 8, "ddp-gloo"), [-1.0])
-    one = found(judged(samples), work + training.WAYS["weft"], "exposed")
+    one = found(judged(samples), work + training.WAYS["ddp-weft"][0], "exposed")
     expect(one["met"] is None and "cnn with DDP on Gloo exposes nothing" in one["why"], one)
-    expect_equal(found(judged(samples, ranks=3), work + training.WAYS["weft"], "exposed")["met"], None)
+    expect_equal(found(judged(samples, ranks=3), work + training.WAYS["ddp-weft"][0], "exposed")["met"], None)
+
+
+def test_training_between_hosts():
+    """the faster mode of each model is compared with the least possible time and with DDP on Gloo, in the same round"""
+    samples = comparison.Samples()
+    for model in training.MODELS:
+        work = training.work_of(model, "10gbit")
+        slower = 1.2 if model == "cnn" else 1.0
+        for system, share in (("bound", 1), ("weft-copy", 1.04 * slower), ("weft-view", 1.3), ("ddp-gloo", 1.2), ("weft-bf16", 0.9)):
+            add(samples, (work, 8, system), [1e5 * share * noise for noise in (1, 2, 3)])
+    work = "training step of PyTorch, two hosts, 10gbit"
+    of = {text: found(judged(samples), work, text) for text in ("least possible", ">= 1.07", "bf16")}
+    expect_equal({text: (round(one["value"], 3), one["met"]) for text, one in of.items()},
+                 {"least possible": (1.248, False), ">= 1.07": (0.962, False), "bf16": (1.333, True)})
+    expect("(cnn)" in of["least possible"]["measured"], of)
+    expect_equal(found(judged(samples), "training step of PyTorch, two hosts, 1gbit", "least possible")["met"], None)
+    row = next(row for row in comparison.compare(samples, argparse.Namespace(works=[], ranks=2))
+               if row["work"] == training.work_of("cnn", "10gbit") and row["system"] == "ddp-gloo")
+    expect_equal(row["weft_ratio"], round(1.2 / 1.248, 5))
+    samples.forget("hosts")
+    expect_equal(len(samples.medians), 5 * len(training.MODELS))
+    samples.forget("hosts_training")
+    expect_equal(samples.medians, {})
 
 
 if __name__ == "__main__":
