@@ -96,8 +96,8 @@ class Training:
 
 
 class TrainingBetweenHosts(hosts.Between):
-    """Stores the time of a whole step under work_of(model, rate) and the way; and, as systems, "compute", a step that averages
-    nothing; "sockets", one beside plain sockets that carry as many bytes; and "bound", which no program can be faster than.
+    """Stores the time of a whole step under work_of(model, rate) and the way. Three more systems are "compute", a step that averages
+    nothing, "sockets", one beside plain sockets that carry as many bytes, and "bound", which no program can be faster than.
     """
     name, version = "hosts_training", ""
     PLACES = (("1gbit", 2), ("10gbit", 2), ("1gbit", 4))
