@@ -239,6 +239,14 @@ Status accept_from(int listener, Fd* fd, bool* exhausted) {
   return {};  // no connection is waiting, or it was closed already
 }
 
+std::string peer_text(int fd) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&address), &length) != 0) return "an unknown address";
+  const std::string host = host_text(reinterpret_cast<const sockaddr*>(&address));
+  return host.empty() ? "a process of this host" : host;
+}
+
 bool descriptors_are_scarce(int newest) {
   constexpr rlim_t kMostReserved = 256;
   rlimit most{};

@@ -85,12 +85,12 @@ Status Group::give(int rank, Give give) {
   return {};
 }
 
-void Group::who_is_missing(int rank) {
+void Group::who_is_missing(int rank, const std::string& strangers) {
   Missing missing;
   for (int each = 0; each < size_; each++) {
     if (seat(each).given == round_ && missing.ranks.size() < kMaxRanksInText) missing.ranks.push_back(each);
   }
-  missing.note = notes_;
+  missing.note = cat(notes_, notes_.empty() || strangers.empty() ? "" : "; ", strangers);
   seat(rank).member->on_missing(missing);
 }
 

@@ -39,7 +39,8 @@ class Group {
   Status join(const Join& join, GroupMember* member);
   // Errors are the caller's mistake: the round is not its next one.
   Status give(int rank, Give give);
-  void who_is_missing(int rank);
+  // strangers: about clients that the store has refused, whose group is unknown; may be empty.
+  void who_is_missing(int rank, const std::string& strangers);
   // The member has finished and no longer needs the others.
   void leave(int rank);
   // The member is gone without leaving, or made a mistake: all other members fail.

@@ -59,6 +59,7 @@ class StoreServer::Loop {
   void join(Session& session, ByteView frame);
   void give(Session& session, ByteView frame);
   void refuse(Session& session, const Status& status);
+  std::string about_strangers() const;
   void drop(Session& session, const Status& why);
   void sweep();
   bool stopping() const { return stop_at_ns_.load(std::memory_order_acquire) != kRunning; }
@@ -78,8 +79,10 @@ class StoreServer::Loop {
   Address address_;
   std::atomic<uint64_t> stop_at_ns_{kRunning};  // written by stop(), read by the thread
   bool stop_seen_ = false;
-  bool told_ = false;       // members of incomplete groups have been notified that the store closes
-  bool exhausted_ = false;  // out of descriptors: stop accepting for a while
+  bool told_ = false;          // members of incomplete groups have been notified that the store closes
+  bool exhausted_ = false;     // out of descriptors: stop accepting for a while
+  uint64_t strangers_ = 0;     // clients refused before they joined
+  std::string last_stranger_;  // the address of the last one, and why
   std::vector<std::unique_ptr<Session>> sessions_;
   std::vector<pollfd> ready_;  // wake, listener, then sessions_ in order
   std::map<GroupKey, std::unique_ptr<Group>> groups_;
@@ -229,7 +232,7 @@ void StoreServer::Loop::handle(Session& session, ByteView frame) {
   } else if (type == Type::kGive) {
     return give(session, frame);
   } else if (type == Type::kWhoIsMissing) {
-    return session.group()->who_is_missing(session.rank());
+    return session.group()->who_is_missing(session.rank(), about_strangers());
   } else if (type == Type::kLeave) {
     Group* group = session.group();
     session.say_goodbye({}, soon());
@@ -292,8 +295,19 @@ void StoreServer::Loop::refuse(Session& session, const Status& status) {
   if (session.closing()) return;
   refusals_.report(LogLevel::kInfo, status.text());
   Group* group = session.unauthenticated() ? nullptr : session.group();
+  if (group == nullptr) {
+    strangers_++;
+    last_stranger_ = cat(peer_text(session.connection().fd()), ": ", status.text());
+  }
   session.say_goodbye(session.connection().established() ? store::encode_failed(status) : Bytes{}, soon());
   if (group != nullptr) group->lost(session.rank(), status.with_ranks({session.rank()}));
+}
+
+// Describes the clients that were refused before they joined: one of them may be the rank that is missing.
+std::string StoreServer::Loop::about_strangers() const {
+  if (strangers_ == 0) return "";
+  return cat("the store has refused ", strangers_, strangers_ == 1 ? " connection" : " connections, the last",
+             " from ", last_stranger_);
 }
 
 // Handles the end of a connection.

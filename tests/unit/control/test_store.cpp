@@ -303,6 +303,20 @@ TEST_CASE("ranks that wait in vain get the reason why another one was refused") 
   CHECK(contains(status.text(), "rank 0 has joined already"));
 }
 
+TEST_CASE("ranks that wait in vain get the number of connections that the store refused, and why") {
+  const Store store;
+  const Meeting exchange = joined(store.member(0, 2));
+  StoreOptions wrong_secret = store.member(1, 2);
+  wrong_secret.key = AuthKey::from_secret(view("another secret!!"));
+  for (int i = 0; i < 2; i++) CHECK(join_error(wrong_secret).code() == Code::kAuth);
+  std::vector<Bytes> all;
+  const Status status = exchange->all_gather({}, &all, in_ms(300));
+  CHECK(status.code() == Code::kTimeout);
+  INFO(status.text());
+  CHECK(contains(status.text(), "the store has refused 2 connections, the last from "));
+  CHECK(contains(status.text(), "secret"));
+}
+
 TEST_CASE("a rank with a different size fails the ranks in bootstrap at once, and no created communicator") {
   const Store store;
   std::vector<Meeting> members;
