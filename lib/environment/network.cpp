@@ -43,6 +43,7 @@ Status read_network(const Variables& variables, NetworkSettings* network) {
   *network = {};
   WEFT_TRY(read_ports(variables, network));
   const std::string text = variables.text_or_empty(Variable::kInterfaces);
+  bool only_ipv4 = false, only_ipv6 = false;
   std::string_view rest = text;
   for (bool more = !text.empty(); more;) {
     const size_t comma = rest.find(',');
@@ -52,12 +53,19 @@ Status read_network(const Variables& variables, NetworkSettings* network) {
     const bool left_out = interface.starts_with('^');
     if (left_out) interface.remove_prefix(1);
     if (!is_interface(interface)) {
-      return variables.bad(name(Variable::kInterfaces),
-                           "names of interfaces, separated by commas, with ^ before those to leave out, for "
-                           "example eth0 or ^docker0,^virbr0");
+      return variables.bad(
+          name(Variable::kInterfaces),
+          "names of interfaces, or ipv4 or ipv6 for addresses of that family alone, separated by "
+          "commas, with ^ before those to leave out, for example eth0 or ^docker0,^virbr0");
     }
-    (left_out ? network->left_out : network->interfaces).emplace_back(interface);
+    if (interface == "ipv4" || interface == "ipv6") {
+      ((interface == "ipv4") != left_out ? only_ipv4 : only_ipv6) = true;
+    } else {
+      (left_out ? network->left_out : network->interfaces).emplace_back(interface);
+    }
   }
+  network->ipv4 = only_ipv4 || !only_ipv6;
+  network->ipv6 = only_ipv6 || !only_ipv4;
   return {};
 }
 

@@ -59,7 +59,7 @@ constexpr VariableInfo kTable[] = {
                 "Weft chooses."},
     {.variable = Variable::kInterfaces,
      .name = "WEFT_INTERFACES",
-     .values = "eth0,ib0 to use these; ^docker0 to leave one out",
+     .values = "eth0,ib0 to use these; ^docker0 to leave one out; ipv6 or ipv4 for such addresses alone",
      .unset = "all but loopback",
      .meaning = "The interfaces at whose addresses other ranks reach this one, the preferred first."},
     {.variable = Variable::kJob,

@@ -337,6 +337,9 @@ Status interface_hosts(const NetworkSettings& network, std::vector<std::string>*
     const std::vector<std::string>& out = network.left_out;
     return std::find(out.begin(), out.end(), name) != out.end();
   };
+  std::vector<int> families;
+  if (network.ipv4) families.push_back(AF_INET);
+  if (network.ipv6) families.push_back(AF_INET6);
   // only: an interface; null: all but loopback.
   const auto add = [&](const char* only, int family) {
     for (const ifaddrs* each = first; each != nullptr; each = each->ifa_next) {
@@ -355,14 +358,17 @@ Status interface_hosts(const NetworkSettings& network, std::vector<std::string>*
   for (const std::string& name : network.interfaces) {
     if (!names.contains(name))
       return Status::error(Code::kArg, cat("WEFT_INTERFACES names ", name, ": ", choices()));
-    for (const int family : {AF_INET, AF_INET6}) add(name.c_str(), family);
+    for (const int family : families) add(name.c_str(), family);
   }
   if (network.interfaces.empty()) {
-    for (const int family : {AF_INET, AF_INET6}) add(nullptr, family);
+    for (const int family : families) add(nullptr, family);
   }
   if (!hosts->empty() || !network.chooses_interfaces()) return {};
-  return Status::error(Code::kArg,
-                       cat("WEFT_INTERFACES leaves no interface that is up and has an address: ", choices()));
+  return Status::error(Code::kArg, cat("WEFT_INTERFACES leaves no interface that is up and has an",
+                                       !network.ipv6   ? " IPv4"
+                                       : !network.ipv4 ? " IPv6"
+                                                       : "",
+                                       " address: ", choices()));
 }
 
 Status listen_in(const NetworkSettings& network,

@@ -222,6 +222,15 @@ TEST_CASE("ports and interfaces are read strictly") {
   CHECK(network.ports() == 64);
   CHECK(network.interfaces == std::vector<std::string>{"ib0", "eth0.5"});
   CHECK(network.left_out == std::vector<std::string>{"docker0"});
+  CHECK((network.ipv4 && network.ipv6));
+  const auto families = [&](const char* text) {
+    REQUIRE(network_of({{"WEFT_INTERFACES", text}}, &network).ok());
+    return cat(network.ipv4 ? "4" : "", network.ipv6 ? "6" : "", " of ", network.interfaces.size());
+  };
+  CHECK(families("ipv6,eth0") == "6 of 1");
+  CHECK(families("^ipv6") == "4 of 0");
+  CHECK(network.chooses_interfaces());
+  CHECK(families("ipv4,ipv6") == "46 of 0");
   for (const char* wrong : {"20000", "20000-", "-20000", "2-1", "0-5", "1-65536", "1-2-3", "a-b", "1 - 2"}) {
     const std::string text = error_of({{"WEFT_PORTS", wrong}});
     INFO(wrong << ": " << text);

@@ -91,6 +91,16 @@ TEST_CASE("a mesh publishes a port of WEFT_PORTS and the addresses of WEFT_INTER
   CHECK(status.code() == Code::kSystem);
   CHECK(contains(status.text(), cat("all ports of WEFT_PORTS=", port, "-", port, " are in use")));
 
+  options.network = {0, 0, {"lo"}, {}, true, false};
+  REQUIRE(SocketMesh::make(exchange, options, system_clock, silent, &mesh).ok());
+  for (const std::string& host : exchange.published.hosts) CHECK(host == "127.0.0.1");
+  options.network.ipv4 = false;
+  options.network.ipv6 = true;
+  status = SocketMesh::make(exchange, options, system_clock, silent, &mesh);  // ::1 may not be here
+  CHECK((status.ok() ? exchange.published.hosts == std::vector<std::string>{"::1"}
+                     : contains(status.text(),
+                                "WEFT_INTERFACES leaves no interface that is up and has an IPv6 address")));
+
   options.network = {0, 0, {"none9"}, {}};
   status = SocketMesh::make(exchange, options, system_clock, silent, &mesh);
   CHECK(status.code() == Code::kArg);
