@@ -7,9 +7,9 @@
 #include <string>
 
 #include "base/text.h"
+#include "doctor/settings_check.h"
 #include "environment/config.h"
 #include "machine.h"
-#include "settings_check.h"
 
 namespace {
 

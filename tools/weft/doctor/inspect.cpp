@@ -17,9 +17,9 @@
 #include "measure.h"
 #include "reach.h"
 #include "rendezvous/store_exchange.h"
+#include "settings_check.h"
 #include "slow_pairs.h"
 #include "weft/job.h"
-#include "weft/settings_check.h"
 
 namespace doctor {
 namespace {
