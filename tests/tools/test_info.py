@@ -95,7 +95,7 @@ FREE = {"WEFT_JOB", "WEFT_FLIGHT", "WEFT_LIBRARY", "WEFT_JAX_LIBRARY", "WEFT_LIG
 
 
 def test_each_wrong_variable():
-    """weft info --env and weft doctor refuse a wrong value of each variable whose values are not free text"""
+    """weft info --env refuses a wrong value of each variable whose values are not free text"""
     wrong = {"WEFT_LOG_FILE": "/tmp/%x", "WEFT_METRICS": "/nowhere", "WEFT_TRACE": "/nowhere", "WEFT_SECRET_FILE": "/nowhere/secret"}
     for name in environment_of(WEFT_SIZE="1")[0]["by_name"]:
         if name in FREE:
