@@ -255,6 +255,14 @@ def test_numbers():
         expect(result.returncode == 2 and "x not in {" in result.stderr and "->" not in result.stderr, "the choices", words, result)
 
 
+def test_unwritten_output():
+    """a command whose output cannot be written says so, and exits with 1"""
+    for words in (["info"], ["--help"], ["--version"], ["doctor", "--json"]):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            result = subprocess.run([WEFT, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+        expect(result.returncode == 1 and "cannot write the output: No space left" in result.stderr, "an error", words, result)
+
+
 def test_unknown_option():
     """an unknown option of weft run is refused by name, and never taken for the command"""
     for option in ("--machinefile", "--machinefile=x", "-q"):

@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 
 #include "command_table.h"
@@ -57,6 +59,13 @@ bool known_options(const CLI::App& app) {
   return true;
 }
 
+// Returns false, with an error, if what was printed could not be written, as on a full disk.
+bool output_is_written() {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return true;
+  std::fprintf(stderr, "weft: cannot write the output: %s\n", std::strerror(errno));
+  return false;
+}
+
 }  // namespace
 
 int run_command(CLI::App& app, const std::vector<std::string>& words, const int* exit_code) {
@@ -72,10 +81,12 @@ int run_command(CLI::App& app, const std::vector<std::string>& words, const int*
     if (known_options(app)) app.exit(error);
     return 2;
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    if (app.exit(error) != 0) return 2;
+    return output_is_written() ? 0 : 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "weft: %s\n", error.what());
     return 1;
   }
-  return *exit_code;
+  const bool written = output_is_written();
+  return written || *exit_code != 0 ? *exit_code : 1;
 }
