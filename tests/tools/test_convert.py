@@ -111,6 +111,10 @@ def test_refused():
         converted(folder, "absent")
         result = cases.run([WEFT, "trace", "convert", f"{folder}/flights", f"{folder}/torch", "--comm", "zz"])
         expect(result.returncode == 1 and "begins with zz" in result.stderr, "the communicators", result)
+        for rank in range(8):
+            Path(f"{folder}/taken/rank_{rank}").mkdir(parents=True)
+        result = cases.run([WEFT, "trace", "convert", f"{folder}/flights", f"{folder}/taken"])
+        expect(result.returncode == 1 and "Is a directory" in result.stderr, "the reason", result)
 
 
 cases.main(globals())

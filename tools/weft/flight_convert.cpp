@@ -171,7 +171,7 @@ json dump_of(const FlightFile& file, const std::map<std::string, LaneGroup>& lan
 void write_dump(const std::string& path, const json& dump) {
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file << pickle_of(dump);
-  if (!file.flush()) throw std::runtime_error("cannot write " + path);
+  if (!file.flush()) throw std::system_error(errno, std::generic_category(), "cannot write " + path);
 }
 
 const FlightGroup& chosen_group(const std::vector<FlightGroup>& groups, const ConvertOptions& options) {
