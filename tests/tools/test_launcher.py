@@ -263,6 +263,13 @@ def test_unwritten_output():
         expect(result.returncode == 1 and "cannot write the output: No space left" in result.stderr, "an error", words, result)
 
 
+def test_too_many_hosts():
+    """weft status --hosts says which limit has room for fewer hosts"""
+    hosts = ",".join(f"host{i}" for i in range(200))
+    result = cases.run(["sh", "-c", 'ulimit -n 100; exec "$@"', "sh", WEFT, "status", "--hosts", hosts, "--ssh", "true"])
+    expect(result.returncode == 1 and "ulimit -n" in result.stderr and "fewer hosts" in result.stderr, "the advice", result)
+
+
 def test_unknown_option():
     """an unknown option of weft run is refused by name, and never taken for the command"""
     for option in ("--machinefile", "--machinefile=x", "-q"):

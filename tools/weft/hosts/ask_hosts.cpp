@@ -60,7 +60,10 @@ struct AskedHost {
 // Returns the end to read from; *write gets the other one, which children inherit.
 weft::Fd open_pipe(weft::Fd* write) {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw std::system_error(errno, std::generic_category(), "pipe2");
+  if (::pipe2(ends, O_CLOEXEC) != 0) {
+    throw std::system_error(errno, std::generic_category(),
+                            "cannot ask all hosts at once (raise ulimit -n, or name fewer hosts): pipe2");
+  }
   ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
   *write = weft::Fd(ends[1]);
   return weft::Fd(ends[0]);
