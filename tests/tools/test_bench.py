@@ -149,6 +149,10 @@ def test_bad_words():
                   ["step", "--replay", "nan"], ["faults", "--runs", -1]):
         result = cases.run([WEFT, "bench", *words], timeout=20)
         expect(result.returncode == 2 and "not in range" in result.stderr, "the range", words, result)
+    for option in ("--json", "--plot", "--trace"):
+        result = cases.run([WEFT, "bench", "all_reduce", "--ranks", 1, "--sizes", "8,16", "--iterations", 3, option, "/nowhere/x"])
+        expect(result.returncode == 1 and "cannot write /nowhere/x" in result.stderr, "the file", option, result)
+        expect("No such file" in result.stderr and not result.stdout, "before any time is measured", option, result)
     result = cases.run([WEFT, "bench", "faults", "--backends", "foo"])
     expect(result.returncode == 1 and "'foo'" in result.stderr and "shm" in result.stderr, "the backends", result)
 

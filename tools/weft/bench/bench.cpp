@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -10,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
+#include <system_error>
 
 #include "bench_faults.h"
 #include "bench_options.h"
@@ -26,10 +28,36 @@ namespace {
 
 constexpr int64_t kRareHeartbeatMs = 3'600'000;
 
+[[noreturn]] void refuse(const std::string& path, int error) {
+  throw std::system_error(error, std::generic_category(), "cannot write " + path);
+}
+
+// Throws if a file cannot be written, before minutes of measuring. Does not open it: it may be a pipe.
+void check_writable(const std::string& path) {
+  if (path.empty()) return;
+  std::error_code unknown;
+  const std::filesystem::path file = path;
+  if (std::filesystem::is_directory(file, unknown)) refuse(path, EISDIR);
+  const bool exists = std::filesystem::exists(file, unknown);
+  const std::filesystem::path folder = file.has_parent_path() ? file.parent_path() : ".";
+  if (::access(exists ? file.c_str() : folder.c_str(), exists ? W_OK : W_OK | X_OK) != 0) refuse(path, errno);
+}
+
+std::string trace_path(const BenchOptions& options, int rank) {
+  return options.trace.empty() ? "" : options.trace + ".rank" + std::to_string(rank) + ".json";
+}
+
+void check_outputs(const BenchOptions& options, int rank) {
+  check_writable(trace_path(options, rank));
+  if (rank != 0) return;
+  check_writable(options.json);
+  check_writable(options.plot);
+}
+
 void write_text(const std::string& text, const std::string& path) {
   std::ofstream file(path);
   file << text;
-  if (!file.flush()) throw std::runtime_error("cannot write the results to " + path);
+  if (!file.flush()) refuse(path, errno);
 }
 
 void write(const nlohmann::json& run, const std::string& path) {
@@ -83,6 +111,7 @@ int bench_rank(const BenchOptions& options, int rank_for_core) {
   if (options.pin) pin_to_core(rank_for_core);  // before Weft starts threads
   // Heartbeats are system calls as well, and their number depends on the elapsed time.
   Job job(options.backend, options.count_system_calls ? kRareHeartbeatMs : 0);
+  check_outputs(options, job.rank());
   if (!options.trace.empty()) job.check(weft_trace_start(job.context(), 0), "weft_trace_start");
   const std::vector<Result> results = measure_all(job, options);
   const bool one_of_several = !options.into.empty();
@@ -96,8 +125,9 @@ int bench_rank(const BenchOptions& options, int rank_for_core) {
     }
   }
   if (!options.trace.empty()) {
-    const std::string path = options.trace + ".rank" + std::to_string(job.rank()) + ".json";
-    job.check(weft_trace_write(job.context(), path.c_str()), "weft_trace_write");
+    const std::string path = trace_path(options, job.rank());
+    if (const weft_status status = weft_trace_write(job.context(), path.c_str()))
+      throw std::runtime_error("cannot write " + path + ": " + weft_status_string(status));
   }
   job.barrier();
   if (one_of_several) return 0;
@@ -189,6 +219,7 @@ void add_bench(CLI::App& app, const std::vector<std::string>& words, int* exit_c
     if (options->ops.empty())
       throw CLI::ValidationError("weft bench", "name a benchmark, such as all_reduce; --help lists them");
     check_options(*options);
+    if (!options->joined) check_outputs(*options, 0);
     if (options->joined) {
       *exit_code = bench_rank(*options, local_rank_from_environment());
     } else if (options->repeat == 1 && options->against.empty()) {
