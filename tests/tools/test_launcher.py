@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 """weft run: starts ranks, ends them and passes on their output. Usage: test_launcher.py WEFT"""
+import contextlib
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -261,6 +264,21 @@ def test_unwritten_output():
         with open("/dev/full", "w", encoding="utf-8") as full:
             result = subprocess.run([WEFT, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
         expect(result.returncode == 1 and "cannot write the output: No space left" in result.stderr, "an error", words, result)
+
+
+def test_full_queue():
+    """weft status lists a process whose queue of questions is full, as that of a stopped one, as without an answer"""
+    with socket.socket(socket.AF_UNIX) as listener, contextlib.ExitStack() as stack:
+        listener.bind(f"\0weft-status-{os.getuid()}-{os.getpid()}-99")
+        listener.listen(0)
+        for _ in range(3):
+            client = stack.enter_context(socket.socket(socket.AF_UNIX))
+            client.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                client.connect(listener.getsockname())
+        result = cases.run([WEFT, "status", "--lines"])
+    mine = [line for line in map(json.loads, result.stdout.splitlines()) if line.get("pid") == os.getpid()]
+    expect(len(mine) == 1 and mine[0]["answered"] is False, "it is listed", result)
 
 
 def test_too_many_hosts():

@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -58,6 +59,28 @@ bool take(Asked& asked) {
   }
 }
 
+// Asks the process that listens at an address. Returns false if there is none of this user.
+bool connect(const weft::Address& address, Asked* asked) {
+  int error = 0;
+  if (!weft::connect_to(address, &asked->fd, &error).ok()) {
+    // A stopped process leaves questions in its queue. Its number is then known from the name alone.
+    struct stat process{};
+    const std::string folder = "/proc/" + std::to_string(asked->pid);
+    if (!weft::queue_is_full(address, error) || ::stat(folder.c_str(), &process) != 0 ||
+        process.st_uid != ::getuid())
+      return false;
+    asked->state = state_of(asked->pid);
+    return true;
+  }
+  std::optional<weft::PeerProcess> peer;
+  if (!weft::check_peer_user(asked->fd.get()).ok() || !weft::peer_process(asked->fd.get(), &peer).ok() ||
+      !peer)
+    return false;
+  asked->state = peer->pid == 0 ? '?' : state_of(peer->pid);
+  // A child that the process has forked may hold its socket after its end.
+  return peer->pid == 0 || (asked->state != '?' && asked->state != 'Z' && asked->state != 'X');
+}
+
 std::vector<Asked> connect_all() {
   std::vector<Asked> all;
   const std::string prefix = weft::StatusServer::name_prefix(::getuid());
@@ -67,15 +90,7 @@ std::vector<Asked> connect_all() {
     weft::Address address;
     address.kind = weft::Address::Kind::kUnix;
     address.name = name;
-    int error = 0;
-    std::optional<weft::PeerProcess> peer;
-    if (!weft::connect_to(address, &asked.fd, &error).ok() || !weft::check_peer_user(asked.fd.get()).ok() ||
-        !weft::peer_process(asked.fd.get(), &peer).ok() || !peer)
-      continue;
-    asked.state = peer->pid == 0 ? '?' : state_of(peer->pid);
-    // A child that the process has forked may hold its socket after its end.
-    const bool gone = peer->pid != 0 && (asked.state == '?' || asked.state == 'Z' || asked.state == 'X');
-    if (!gone) all.push_back(std::move(asked));
+    if (connect(address, &asked)) all.push_back(std::move(asked));
   }
   return all;
 }

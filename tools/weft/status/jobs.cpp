@@ -47,7 +47,9 @@ void describe(const weft::FlightRecord& record, RankRow* row) {
 
 // Returns why a process that has not answered did not.
 std::string silent_text(const LiveProcess* process) {
-  if (process == nullptr) return "no answer: its process has ended, or its host was not asked (--hosts)";
+  if (process == nullptr) {
+    return "no answer: its process has ended or has WEFT_STATUS=off, or its host was not asked (--hosts)";
+  }
   if (process->state == 'T' || process->state == 't') return "stopped (SIGSTOP, or a debugger)";
   if (process->state == 'D') return "no answer: it waits for a device or a file system (state D)";
   if (process->state == 'Z') return "its process has ended";
