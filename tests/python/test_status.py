@@ -69,6 +69,9 @@ def test_hanging_job():
         expect("in no operation" in ranks[2]["does"], "rank 2", ranks[2])
         expect("stage" in ranks[3]["does"], "rank 3", ranks[3])
         expect("step 0" in ranks[0]["does"], "rank 0", ranks[0])
+        expect_equal(comm["ranks_at_fault"], [1, 2, 3], comm)
+        expect("Rank 1 gave no answer. Ranks 2, 3 did not take part." in comm["text"] and "flight record" not in comm["text"],
+               "all three", comm["text"])
         text = status("hanging")
         expect_equal(text.returncode, 0, text)
         expect("stopped" in text.stdout and str(ranks[1]["pid"]) in text.stdout, "the table", text.stdout)

@@ -21,7 +21,7 @@ using Cause = Diagnosis::Cause;
 // The records by rank.
 class Ranks {
  public:
-  explicit Ranks(const std::vector<FlightFile>& files) : files_(files) {
+  Ranks(const std::vector<FlightFile>& files, RecordSource source) : files_(files), source_(source) {
     for (const FlightFile& file : files) by_rank_[file.record.rank] = &file;
   }
   const std::vector<FlightFile>& files() const { return files_; }
@@ -32,9 +32,16 @@ class Ranks {
   bool all_have(const std::vector<int>& ranks) const {
     return std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return of(rank) != nullptr; });
   }
+  // Returns what is known about ranks without a record.
+  const char* silence() const {
+    return source_ == RecordSource::kFiles ? " left no flight record: killed, crashed, or stopped."
+                                           : " gave no answer.";
+  }
+  bool are_files() const { return source_ == RecordSource::kFiles; }
 
  private:
   const std::vector<FlightFile>& files_;
+  RecordSource source_;
   std::map<int, const FlightFile*> by_rank_;
 };
 
@@ -243,6 +250,18 @@ std::string instead(const FlightFile& file, const Wait& wait) {
   return text;
 }
 
+// Returns those of the awaited ranks that have a record, wait for no rank and have not begun the operation.
+std::vector<int> missing_too(const Ranks& ranks, const std::vector<int>& awaited, const Wait& wait) {
+  std::vector<int> missing;
+  for (const int rank : awaited) {
+    const FlightFile* const file = ranks.of(rank);
+    if (file == nullptr || wait.lane == nullptr || wait_of(*file).found()) continue;
+    const FlightLane* const lane = lane_on(*file, *wait.file, *wait.lane);
+    if (lane == nullptr || lane->next_slot <= wait.operation->slot) missing.push_back(rank);
+  }
+  return missing;
+}
+
 // Follows the chain of waiting ranks until it reaches a rank that waits for no other, or closes a cycle.
 void follow(const Ranks& ranks, Wait wait, std::vector<int> accused, Diagnosis* diagnosis) {
   constexpr size_t kTold = 6;
@@ -263,9 +282,15 @@ void follow(const Ranks& ranks, Wait wait, std::vector<int> accused, Diagnosis* 
       std::vector<int> without;
       std::copy_if(accused.begin(), accused.end(), std::back_inserter(without),
                    [&](int rank) { return ranks.of(rank) == nullptr; });
+      const std::vector<int> missing = missing_too(ranks, accused, wait);
       diagnosis->ranks = without;
-      diagnosis->text =
-          cat(upper(named(without)), " left no flight record: killed, crashed, or stopped. ", chain);
+      diagnosis->ranks.insert(diagnosis->ranks.end(), missing.begin(), missing.end());
+      std::sort(diagnosis->ranks.begin(), diagnosis->ranks.end());
+      diagnosis->text = cat(upper(named(without)), ranks.silence());
+      if (!missing.empty()) diagnosis->text += cat(" ", upper(named(missing)), " did not take part.");
+      diagnosis->text += cat(" ", chain);
+      for (size_t i = 0; i < std::min(missing.size(), kTold); ++i)
+        diagnosis->text += cat(" ", instead(*ranks.of(missing[i]), wait));
       return;
     }
     // Ranks that wait for no rank come first: the others may only wait for them.
@@ -331,7 +356,7 @@ void accuse(const Ranks& ranks, const std::vector<const FlightFile*>& witnesses,
   if (diagnosis->has_operation) {
     diagnosis->text += cat(" Others waited for it in ", place_of(*diagnosis), ".");
   }
-  if (ranks.of(rank) == nullptr) diagnosis->text += " It left no flight record.";
+  if (ranks.of(rank) == nullptr && ranks.are_files()) diagnosis->text += " It left no flight record.";
 }
 
 // The flight records that contain a failure, by the evidence for it.
@@ -417,8 +442,8 @@ const FlightMessage* running(const weft::FlightRecord& record) {
   return it == record.messages.end() ? nullptr : &*it;
 }
 
-Diagnosis diagnose(const std::vector<FlightFile>& files) {
-  const Ranks ranks(files);
+Diagnosis diagnose(const std::vector<FlightFile>& files, RecordSource source) {
+  const Ranks ranks(files, source);
   Diagnosis diagnosis;
   const Testimony heard = hear(ranks);
   if (!heard.deaths.empty()) {

@@ -1,5 +1,5 @@
 // Determines from the flight records of one communicator's ranks which rank is at fault, in which operation,
-// and why. Called by `weft trace explain`. Pure functions.
+// and why. Called by `weft trace explain` and `weft status`. Pure functions.
 #pragma once
 
 #include <string>
@@ -21,8 +21,11 @@ struct Diagnosis {
 };
 const char* name(Diagnosis::Cause cause);  // "died"
 
+// Where the records are from: files that the ranks have left, or answers of live processes.
+enum class RecordSource { kFiles, kAnswers };
+
 // files: records of one communicator, one for each rank, ascending by rank; at least one.
-Diagnosis diagnose(const std::vector<FlightFile>& files);
+Diagnosis diagnose(const std::vector<FlightFile>& files, RecordSource source = RecordSource::kFiles);
 
 // Returns "lane 2, slot 7 (all_reduce sum f32 x 4096)".
 std::string place_text(const weft::LaneKey& lane, uint64_t slot, const std::string& operation);

@@ -151,7 +151,7 @@ std::vector<JobRow> jobs_of(const std::vector<LiveProcess>& processes, const std
     if (!wanted.empty() && job.job != wanted && !job.comm.starts_with(wanted)) continue;
     std::vector<FlightFile> files;
     for (const auto& [rank, comm] : ranks) files.push_back(comm->flight);
-    job.diagnosis = diagnose(files);
+    job.diagnosis = diagnose(files, RecordSource::kAnswers);
     const std::vector<RankPlace>& places = ranks.begin()->second->places;
     for (int rank = 0; rank < any.size; ++rank) {
       RankRow row;
