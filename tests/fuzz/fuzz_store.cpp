@@ -58,7 +58,7 @@ void take(Group& group, Member& member, ByteView frame) {
       group.lost(member.rank, status);
     }
   } else if (type_of(frame) == Type::kWhoIsMissing) {
-    group.who_is_missing(member.rank);
+    group.who_is_missing(member.rank, "");
   } else if (type_of(frame) == Type::kLeave) {
     member.gone = true;
     group.leave(member.rank);
