@@ -65,7 +65,7 @@ def test_equal_to_built_in():
         params, results = params_of(1000, 7, 300), []
         for make in (lambda: weft.CustomHook(comm.context, Fp16()), lambda: weft.Hook(comm.context, "fp16")):
             draw = np.random.default_rng(comm.rank)
-            with make() as hook, weft.Reducer(comm, params, hook=hook, bucket_limits=[2000]) as reducer:
+            with make() as hook, weft.Reducer(comm, params, hook=hook, bucket_limits=[1000]) as reducer:
                 for _ in range(3):
                     gradients = [draw.standard_normal(param.shape).astype(np.float32) for param in params]
                     step(reducer, *gradients)

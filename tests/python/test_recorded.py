@@ -26,7 +26,7 @@ def test_plans():
         for plan in plans:
             params = [weft.Param(str(number), (size,), kind)
                       for number, (size, kind) in enumerate(zip(plan["sizes"], plan["kinds"]))]
-            with weft.Reducer(comm, params, bucket_limits=plan["limits"]) as reducer:
+            with weft.Reducer(comm, params, bucket_limits=plan["limits"], ddp_buckets=True) as reducer:
                 buckets = reducer.buckets()
             expect_equal([list(bucket.params) for bucket in buckets], plan["buckets"], plan)
             expect_equal([bucket.limit_bytes for bucket in buckets], plan["closed"], plan)
