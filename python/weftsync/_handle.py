@@ -79,6 +79,12 @@ class Handle:
             _left.append(self)
         return self.closed
 
+    def _opened(self, what: str) -> ctypes.c_void_p:
+        """Return the handle, for a call that uses this object as `what`. Raises ValueError if it is closed."""
+        if self.closed:
+            raise ValueError(f"the {what} is closed")
+        return self._handle
+
     @property
     def closed(self) -> bool:
         """True once the handle is destroyed."""

@@ -53,7 +53,7 @@ class Averager(Handle):
                                        levels=level_list, level_count=len(levels), warmup=warmup, first_step=first_step,
                                        chunk_bytes=chunk_bytes, timeout_ms=milliseconds(timeout))
         handle, error = ctypes.c_void_p(), _abi.Error()
-        code = lib.averager_create(comm._handle, options, handle, error)
+        code = lib.averager_create(comm._opened("communicator"), options, handle, error)
         if code:
             raise_error(code, error)
         super().__init__(handle)

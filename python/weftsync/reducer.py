@@ -139,7 +139,7 @@ class Reducer(Handle):
         if reduce_dtype is not None:
             options.reduce_dtype = choice(DType, reduce_dtype, "reduce_dtype")
         handle, error = ctypes.c_void_p(), _abi.Error()
-        code = lib.reducer_create(comm._handle, options, handle, error)
+        code = lib.reducer_create(comm._opened("communicator"), options, handle, error)
         if code:
             raise_error(code, error, self._cause(code))
         super().__init__(handle)
@@ -482,7 +482,7 @@ class Reducer(Handle):
         rank is raised on all, and all may call again.
         """
         error = _abi.Error()
-        code = lib.reducer_rebind(self._handle, comm._handle, error)
+        code = lib.reducer_rebind(self._handle, comm._opened("communicator"), error)
         if code:
             raise_error(code, error, self._cause(code))
         self.comm = comm

@@ -192,6 +192,18 @@ def test_ddp_buckets():
     ranks(body)
 
 
+def test_closed_communicator():
+    """a reducer over a communicator that is closed is refused by name"""
+    def body(comm):
+        part = comm.split(0)
+        part.close()
+        expect_raises(ValueError, "the communicator is closed", weft.Reducer, part, [weft.Param("a", (4,))])
+        with weft.Reducer(comm, [weft.Param("a", (4,))]) as reducer:
+            expect_raises(ValueError, "the communicator is closed", reducer.rebind, part)
+
+    ranks(body)
+
+
 def test_defaults():
     """by default a reducer copies rank 0's values, re-plans after its first step, and copies gradients of other strides"""
     def body(comm):
