@@ -47,6 +47,8 @@ class WeftSteps:
         self._views: list[Optional[torch.Tensor]] = [None] * len(model)
         self._places: list[Optional[int]] = [None] * len(model)  # addresses of the views
         self._generation = 0  # of the plan whose views these are
+        self._may_move = settings.view  # until the begin after the first finished step, which may re-plan
+        self._finished = False
         if settings.view:
             self._take_views()
         _steps.add(self)
@@ -55,8 +57,10 @@ class WeftSteps:
         """Begin a step. The second one may move the gradients that lie in the buckets."""
         self._ready = set()
         self._call(self.reducer.begin, no_data=not has_data)
-        if self._settings.view and self.reducer.stats().plan_generation != self._generation:
-            self._follow_views()
+        if self._may_move:
+            self._may_move = not self._finished
+            if self.reducer.stats().plan_generation != self._generation:
+                self._follow_views()
 
     def add(self, index: int) -> None:
         """Hand over the gradient of a parameter, which is complete."""
@@ -104,6 +108,7 @@ class WeftSteps:
         self._first = False
         try:
             self._call(self.reducer.finish, rest_absent=rest_absent)
+            self._finished = True
         except RuntimeError as error:
             self._abandon(error)
             raise
@@ -116,6 +121,7 @@ class WeftSteps:
         """Take part in a step of the other ranks without data."""
         self.begin(has_data=False)
         self._call(self.reducer.finish)
+        self._finished = True
 
     def fail(self, text: str) -> None:
         """End the step that is open on all ranks with an error."""
