@@ -126,6 +126,27 @@ def test_ready():
     expect(all(row["correct"] and row["median_us"] > 0 for row in rows), "times", rows)
 
 
+def test_form():
+    """jobs form, beside processes that only load libweft, and each row is printed and written"""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "form.json"
+        result = cases.run([WEFT, "bench", "form", "--ranks", "1,2,5", "--repeat", 1, "--json", path], timeout=120)
+        expect_equal(result.returncode, 0, result.stdout, result.stderr)
+        expect_equal([line.split()[0] for line in result.stdout.splitlines()], ["ranks", "1", "2", "5"])
+        rows = json.loads(path.read_text())["form"]
+        expect_equal([row["ranks"] for row in rows], [1, 2, 5])
+        for row in rows:
+            expect(0 < row["started_s"] < row["created_s"] < row["reduced_s"] and row["bare_s"] > 0, "times in order", row)
+
+
+def test_form_fails():
+    """a job that cannot form ends the benchmark with its reason"""
+    result = cases.run([WEFT, "bench", "form", "--ranks", 2, "--backend", "nonsense"], timeout=60)
+    expect_equal(result.returncode, 1, result.stdout)
+    expect("unknown backend" in result.stderr and "a job of 2 ranks ended with exit code 1" in result.stderr, "both reasons",
+           result.stderr)
+
+
 def test_bad_manifest():
     """an invalid manifest is refused by name"""
     with tempfile.TemporaryDirectory() as folder:

@@ -14,6 +14,7 @@
 #include <system_error>
 
 #include "bench_faults.h"
+#include "bench_form.h"
 #include "bench_options.h"
 #include "compare.h"
 #include "measure.h"
@@ -213,8 +214,9 @@ void add_bench(CLI::App& app, const std::vector<std::string>& words, int* exit_c
   CLI::App* bench = app.add_subcommand("bench", "Measure collectives and gradient steps on this machine");
   add_benchmarks(*bench, *options);
   add_bench_faults(*bench, exit_code);
+  add_bench_form(*bench, exit_code);
   bench->callback([options, bench, &words, exit_code] {
-    if (bench->got_subcommand("faults")) return;
+    if (bench->got_subcommand("faults") || bench->got_subcommand("form")) return;
     options->ops = chosen_benchmarks(*bench);
     if (options->ops.empty())
       throw CLI::ValidationError("weft bench", "name a benchmark, such as all_reduce; --help lists them");
