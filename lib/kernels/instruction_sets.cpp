@@ -1,6 +1,6 @@
-// Replaces Highway's library in the wheel, which contains Highway's headers alone: its library would need
-// libstdc++.so. Defines the two functions that HWY_DYNAMIC_DISPATCH calls. The kernels are compiled for
-// AVX2 and AVX-512 as the levels v3 and v4 of x86-64 define them, and for the compiler's baseline.
+// Defines the two functions that HWY_DYNAMIC_DISPATCH calls, in place of Highway's library: that one measures
+// its timer for 6 ms when a process loads it. The kernels are compiled for AVX2 and AVX-512 as the levels v3
+// and v4 of x86-64 define them, and for the compiler's baseline.
 #include "kernels/targets.h"
 
 #include <hwy/targets.h>
@@ -9,8 +9,8 @@ namespace hwy {
 namespace {
 
 #if HWY_ARCH_X86_64
-// Clang before 17 does not know the levels, but their main features.
-#if defined(__clang__) && __clang_major__ < 17
+// Clang before 17 and gcc before 12 do not know the levels, but their main features.
+#if defined(__clang__) ? __clang_major__ < 17 : __GNUC__ < 12
 bool has_v3() {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
 }

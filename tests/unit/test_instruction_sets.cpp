@@ -1,15 +1,15 @@
-// lib/kernels/instruction_sets.cpp, which replaces Highway's library in the wheel. It is compiled with
-// another name for Highway's namespace, so that both are in this program.
+// lib/kernels/instruction_sets.cpp, which replaces Highway's library. It is compiled with another name for
+// Highway's namespace, so that both are in this program.
 #include "kernels/targets.h"
 
 #include <hwy/targets.h>
 
 #include "support/catch.h"
 
-namespace wheel_hwy {
+namespace own_hwy {
 int64_t SupportedTargets();
 }
 
-TEST_CASE("the wheel's kernels use the instruction sets that Highway's library finds") {
-  CHECK((wheel_hwy::SupportedTargets() & HWY_TARGETS) == (hwy::SupportedTargets() & HWY_TARGETS));
+TEST_CASE("the kernels use the instruction sets that Highway's library finds") {
+  CHECK((own_hwy::SupportedTargets() & HWY_TARGETS) == (hwy::SupportedTargets() & HWY_TARGETS));
 }
