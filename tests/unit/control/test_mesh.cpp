@@ -309,11 +309,14 @@ TEST_CASE("a killed process is detected at once, with its process or connection 
     ::_exit(1);
   }
   Meshes meshes(3);
-  std::thread second([&] { REQUIRE(form(store, 2, 3, {}, &meshes[2]).ok()); });
-  const Status formed = form(store, 0, 3, {}, &meshes[0]);
+  Status formed[2];
+  std::thread second([&] { formed[1] = form(store, 2, 3, {}, &meshes[2]); });
+  formed[0] = form(store, 0, 3, {}, &meshes[0]);
   second.join();
-  INFO(formed.text());
-  REQUIRE(formed.ok());
+  for (const Status& status : formed) {
+    INFO(status.text());
+    REQUIRE(status.ok());
+  }
   Witness first, third;
   meshes[0]->start(&first);
   meshes[2]->start(&third);
