@@ -1,8 +1,9 @@
 // Describes an algorithm: a constant row that states its collective, when it may be used, and how to build
 // one rank's schedule. Each algorithm is one file in its collective's folder and defines a function of its
-// own name that returns the row. lib/coll/meson.build lists the files in order of preference. A rank that is
-// sent to in the first round also receives in its own first round (Schedule::add_handshake). Builders are
-// pure functions: apart from the rank, their input is the same on every rank.
+// own name that returns the row. lib/coll/meson.build lists the files in order of preference. Unless the
+// algorithm synchronises, a rank that is sent to in the first round also receives in its own first round
+// (Schedule::add_handshake). Builders are pure functions: apart from the rank, their input is the same on
+// every rank.
 #pragma once
 
 #include <algorithm>
@@ -21,6 +22,8 @@ struct Shape {
   int root = 0;          // or the peer of send and recv
   uint64_t count = 0;    // as in CollectiveArgs
   uint64_t element = 1;  // bytes
+  // A reduction whose inputs must be folded at once, so that no partial result is rounded (folds_at_once).
+  bool at_once = false;
   // The largest all_reduce that uses one round; empty where it is neither measured nor given.
   std::optional<uint64_t> one_shot = {};
   const Blocks* blocks = nullptr;  // as in CollectiveArgs; valid while the schedule is built
@@ -34,11 +37,27 @@ struct Algorithm {
   // used.
   bool (*applies)(const Shape& shape);
   void (*build)(const Shape& shape, Schedule& schedule);
+  bool partial = false;  // folds partial results: not for Shape::at_once
+  // No rank completes before it has messages that depend on every other rank's. So an operation needs no
+  // handshake: ranks that execute something else are noticed by the descriptors of these messages.
+  bool synchronises = false;
 };
 
 inline bool always(const Shape&) {
   return true;
 }
+// Algorithm::applies of algorithms that run only where they are named.
+inline bool never(const Shape&) {
+  return false;
+}
+
+// Returns true if the inputs of a reduction must be folded at once: ordered operations, 16-bit floats (a
+// partial result would be rounded to 16 bits) and premultiplied inputs.
+inline bool folds_at_once(const CollectiveArgs& args) {
+  const bool narrow = is_float(args.dtype) && dtype_size(args.dtype) == 2;
+  return is_reduction(args.coll) && (args.ordered || narrow || args.prescale != 1.0);
+}
+
 // Returns the limit in bytes up to which all_reduce uses one_shot where it was neither measured nor given.
 inline uint64_t table_one_shot(int ranks) {
   // With two ranks one_shot sends as many bytes as `direct`, in one round instead of two, so the limit is
@@ -72,6 +91,22 @@ inline Slice slice_of(const Shape& shape, int index, int parts) {
 inline Slice chunk_of(const Slice& slice, uint64_t index, uint64_t elements) {
   const uint64_t begin = std::min(slice.count, index * elements);
   return {slice.begin + begin, std::min(elements, slice.count - begin)};
+}
+
+// Elements of a chunk where `count` elements are sent in chunks, so that one is folded while others are sent.
+// Short vectors are one chunk. Longer ones have at least kPipeline chunks, which begin on cache lines.
+inline constexpr uint64_t kPipeline = 4;
+inline uint64_t pipeline_elements(const Shape& shape, uint64_t count) {
+  constexpr uint64_t kLeastBytes = 16 * 1024;
+  constexpr uint64_t kMostBytes = 256 * 1024;
+  if (count * shape.element < kPipeline * kLeastBytes) return std::max<uint64_t>(count, 1);
+  const uint64_t most = kMostBytes / shape.element;
+  return std::min((count / kPipeline + 63) / 64 * 64, most);
+}
+
+// Returns the number of chunks of `elements` elements: at least 1, because also empty messages are sent.
+inline uint64_t chunks_of(uint64_t count, uint64_t elements) {
+  return std::max<uint64_t>((count + elements - 1) / elements, 1);
 }
 
 }  // namespace weft::coll

@@ -22,6 +22,14 @@ constexpr uint32_t kRoundsPerCheck = 32;
 // Bytes of schedules that a lane keeps. The schedules of a reducer's buckets take a small part of the
 // buckets' own size.
 constexpr uint64_t kPlanBytes = uint64_t{16} << 20;
+// Operations of synchronising algorithms have a handshake up to this number of ranks if they are longer than
+// kSmallBytes. It costs little beside their data, carries wait statistics, and shows a mismatch at once.
+constexpr int kHandshakeRanks = 64;
+
+bool needs_handshake(const Algorithm& algorithm, const Shape& shape) {
+  return !algorithm.synchronises || (shape.bytes() > kSmallBytes && shape.size <= kHandshakeRanks);
+}
+
 // Returns the lane number on the wire. A collective lane has its id. A send lane and the receive lane at the
 // other end have the same number, which counts down from UINT32_MAX by id. UINT32_MAX - 1 is left out,
 // because ProgressReports uses it.
@@ -33,7 +41,7 @@ uint32_t wire_lane(const LaneKey& key) {
 }  // namespace
 
 size_t TransportLane::HashShape::operator()(const ShapeKey& key) const {
-  uint64_t h = static_cast<uint64_t>(key.coll) | key.element << 16;
+  uint64_t h = static_cast<uint64_t>(key.coll) | uint64_t{key.at_once} << 8 | key.element << 16;
   for (const uint64_t word : {static_cast<uint64_t>(key.root), key.count}) {
     h = scramble((h ^ word) + kSplitMixStep);
   }
@@ -54,6 +62,10 @@ void TransportLane::start(const CollectiveArgs& args, uint64_t slot) {
   plan_ = nullptr;
   if (Status status = choose_plan(); !status.ok()) return finish(std::move(status));
   running_ = true;  // only now: without a schedule there is nothing to take back
+  if (reports()) {
+    wait_ = {ProgressReports::lane_of(key_), slot, descriptor_};
+    context_.reports->begins();
+  }
   post_round();
 }
 
@@ -65,10 +77,11 @@ Status TransportLane::choose_plan() {
   shape.root = args_.peer;
   shape.count = args_.count;
   shape.element = dtype_size(args_.dtype);
+  shape.at_once = folds_at_once(args_);
   shape.one_shot = context_.forced.one_shot;
   shape.blocks = args_.blocks;
   if (shape.blocks != nullptr) return build(shape);
-  const auto known = plans_.find({args_.coll, shape.root, shape.count, shape.element});
+  const auto known = plans_.find({args_.coll, shape.root, shape.count, shape.element, shape.at_once});
   if (known == plans_.end()) return build(shape);
   plan_ = &known->second;
   return {};
@@ -81,7 +94,10 @@ Status TransportLane::build(const Shape& shape) {
   plan.shape = shape;
   plan.algorithm = algorithm->name;
   algorithm->build(shape, plan.schedule);
-  if (key_.kind == LaneKey::Kind::kCollective) plan.schedule.add_handshake(shape.rank, shape.size);
+  plan.has_handshake = key_.kind != LaneKey::Kind::kCollective || needs_handshake(*algorithm, shape);
+  if (key_.kind == LaneKey::Kind::kCollective && plan.has_handshake) {
+    plan.schedule.add_handshake(shape.rank, shape.size, algorithm->synchronises);
+  }
   plan.schedule.shrink();
   WEFT_TRY(reserve(plan.schedule));
   if (shape.blocks != nullptr) {
@@ -93,7 +109,7 @@ Status TransportLane::build(const Shape& shape) {
       plan_bytes_ = 0;
     }
     plan_bytes_ += plan.memory_bytes();
-    const ShapeKey key{args_.coll, shape.root, shape.count, shape.element};
+    const ShapeKey key{args_.coll, shape.root, shape.count, shape.element, shape.at_once};
     plan_ = &plans_.emplace(key, std::move(plan)).first->second;
   }
   note_memory();
@@ -155,7 +171,10 @@ Poll TransportLane::poll() {
     context_.transport.progress();
     const bool advanced = reap();
     if (!running_) return Poll::kFinished;
-    if (advanced) idle_polls_ = 0;
+    if (advanced) {
+      idle_polls_ = 0;
+      if (reports()) context_.reports->advanced(&wait_);
+    }
     if (!pending_.empty()) {
       const size_t meanwhile = plan_->schedule.meanwhile(round_);
       if (work_index_ < meanwhile) {
@@ -163,8 +182,9 @@ Poll TransportLane::poll() {
         return Poll::kAdvanced;
       }
       if (advanced) return Poll::kAdvanced;
-      if (++idle_polls_ % kRoundsPerCheck != 0) return Poll::kWaiting;
-      if (Status status = check_peers(); !status.ok()) finish(std::move(status));
+      Status status = check_reports();
+      if (status.ok() && ++idle_polls_ % kRoundsPerCheck == 0) status = check_peers();
+      if (!status.ok()) finish(std::move(status));
       return running_ ? Poll::kWaiting : Poll::kFinished;
     }
   }
@@ -227,6 +247,15 @@ Status TransportLane::check_peers() {
   return {};
 }
 
+// Checks whether a rank that reported executes something else.
+Status TransportLane::check_reports() {
+  if (!reports() || !context_.reports->waits(&wait_)) return {};
+  const auto other = context_.reports->different(wait_);
+  if (!other) return {};
+  return mismatch(reported_slot(args_, slot_), context_.name(context_.rank), descriptor_, other->first,
+                  other->second);
+}
+
 bool TransportLane::work(size_t most, uint64_t budget) {
   const std::span<const Work> works = plan_->schedule.works(round_).first(most);
   while (work_index_ < works.size()) {
@@ -264,8 +293,10 @@ void TransportLane::run(const Work& work, uint64_t begin, uint64_t count) {
   fold.outputs = &to;
   fold.output_count = 1;
   fold.count = count;
-  fold.prescale = args_.prescale;
-  fold.postscale = args_.postscale;
+  if (work.kind == WorkKind::kFold) {
+    fold.prescale = args_.prescale;
+    fold.postscale = args_.postscale;
+  }
   context_.host.fold(fold);
 }
 
@@ -310,6 +341,15 @@ std::vector<int> TransportLane::awaited(bool in_use) const {
   std::sort(ranks.begin(), ranks.end());
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
   return ranks;
+}
+
+// Returns the awaited ranks; without a handshake, those that sent no report, because an awaited rank may
+// itself wait for another one.
+std::vector<int> TransportLane::absent() const {
+  std::vector<int> waited_for = awaited(true);
+  if (!running_ || !reports()) return waited_for;
+  const std::vector<int> silent = context_.reports->silent(wait_);
+  return silent.empty() ? waited_for : silent;
 }
 
 bool TransportLane::waits_for(int rank) const {

@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "coll/progress_reports.h"
 #include "coll/schedule.h"
 #include "coll/scratch.h"
 #include "coll/select.h"
@@ -22,6 +23,8 @@ struct LaneContext {
   int size;
   Forced forced;
   std::vector<int> members = {};  // the transport's ranks of this group, by rank; empty: all
+  // For operations without a handshake; null where the lane's user has other means to name absent ranks.
+  ProgressReports* reports = nullptr;
   int name(int peer) const { return members.empty() ? peer : members[static_cast<size_t>(peer)]; }
 };
 
@@ -37,7 +40,7 @@ class TransportLane final : public CollectiveLane {
   Status result() const override { return result_; }
   void abandon() override;
   std::vector<int> missing() const override { return awaited(false); }
-  std::vector<int> absent() const override { return awaited(true); }
+  std::vector<int> absent() const override;
   bool waits_for(int rank) const override;
   void share_waits(WaitStats* stats) override { waits_ = stats; }
   const char* algorithm() const override { return plan_ != nullptr ? plan_->algorithm : ""; }
@@ -62,6 +65,8 @@ class TransportLane final : public CollectiveLane {
   }
   bool reap();  // handles completed messages; true if there were any
   Status check(const Transfer& transfer, const Message& message) const;
+  bool reports() const { return context_.reports != nullptr && !plan_->has_handshake; }
+  Status check_reports();
   Status check_peers();  // checks whether an awaited rank executes something else
   // Executes part of the round's first `most` works, reading about `budget` bytes. Returns true when they are
   // done.
@@ -88,11 +93,13 @@ class TransportLane final : public CollectiveLane {
   uint64_t sent_bytes_ = 0;        // payload of its messages
   uint32_t idle_polls_ = 0;        // idle polls since the last progress
   WaitStats* waits_ = nullptr;     // of the lane's user
+  ProgressReports::Wait wait_;     // if reports()
 
   // Kept between operations: the schedules of recently used shapes, and memory for the largest.
   struct Plan {
     Shape shape;
     const char* algorithm = "";
+    bool has_handshake = false;
     Schedule schedule;
     uint64_t memory_bytes() const { return sizeof *this + schedule.memory_bytes(); }
   };
@@ -101,6 +108,7 @@ class TransportLane final : public CollectiveLane {
     int root;
     uint64_t count;
     uint64_t element;
+    bool at_once;
     bool operator==(const ShapeKey&) const = default;
   };
   struct HashShape {

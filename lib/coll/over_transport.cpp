@@ -12,12 +12,13 @@ namespace {
 
 class OverTransport final : public Collectives {
  public:
-  OverTransport(std::unique_ptr<Transport> transport, int rank, int size, const DeviceOps& host,
+  OverTransport(std::unique_ptr<Transport> transport, int rank, int size, const DeviceOps& host, Clock& clock,
                 const coll::Forced& forced, const HostAllocator& allocator, std::shared_ptr<Arena> arena)
       : arena_(std::dynamic_pointer_cast<HeapArena>(arena)),
         transport_(std::move(transport)),
         before_(transport_->counters()),
-        context_{*transport_, host, rank, size, forced} {
+        reports_(*transport_, clock, rank, size),
+        context_{*transport_, host, rank, size, forced, {}, &reports_} {
     if (!arena_) arena_ = std::make_shared<HeapArena>(allocator);
   }
 
@@ -68,16 +69,16 @@ class OverTransport final : public Collectives {
   std::atomic<uint64_t> offloaded_bytes_{0};
   const std::unique_ptr<Transport> transport_;
   const TransportCounters before_;  // excludes the traffic of measurements
+  coll::ProgressReports reports_;
   const coll::LaneContext context_;
 };
 
 }  // namespace
 
 std::unique_ptr<Collectives> over_transport(std::unique_ptr<Transport> transport, int rank, int size,
-                                            const DeviceOps& host, Clock& /*clock*/,
-                                            const coll::Forced& forced, const HostAllocator& allocator,
-                                            std::shared_ptr<Arena> arena) {
-  return std::make_unique<OverTransport>(std::move(transport), rank, size, host, forced, allocator,
+                                            const DeviceOps& host, Clock& clock, const coll::Forced& forced,
+                                            const HostAllocator& allocator, std::shared_ptr<Arena> arena) {
+  return std::make_unique<OverTransport>(std::move(transport), rank, size, host, clock, forced, allocator,
                                          std::move(arena));
 }
 

@@ -14,7 +14,7 @@ void Schedule::receive(int peer, uint32_t step, Ref to, uint64_t bytes, When whe
   transfers_.push_back({false, when, peer, step, to, bytes});
 }
 
-void Schedule::add(WorkKind kind, std::span<const Ref> inputs, Ref to, uint64_t count) {
+void Schedule::append(WorkKind kind, std::span<const Ref> inputs, Ref to, uint64_t count) {
   if (count == 0) return;
   works_.push_back(
       {kind, static_cast<uint32_t>(inputs_.size()), static_cast<uint32_t>(inputs.size()), to, count});
@@ -22,11 +22,15 @@ void Schedule::add(WorkKind kind, std::span<const Ref> inputs, Ref to, uint64_t 
 }
 
 void Schedule::fold(std::span<const Ref> inputs, Ref to, uint64_t count) {
-  add(WorkKind::kFold, inputs, to, count);
+  append(WorkKind::kFold, inputs, to, count);
+}
+
+void Schedule::add(std::span<const Ref> inputs, Ref to, uint64_t count) {
+  append(WorkKind::kAdd, inputs, to, count);
 }
 
 void Schedule::copy(Ref from, Ref to, uint64_t bytes) {
-  add(WorkKind::kCopy, std::span(&from, 1), to, bytes);
+  append(WorkKind::kCopy, std::span(&from, 1), to, bytes);
 }
 
 void Schedule::end_round() {
@@ -41,14 +45,14 @@ Ref Schedule::scratch(uint64_t bytes) {
   return ref;
 }
 
-void Schedule::add_handshake(int rank, int size) {
+void Schedule::add_handshake(int rank, int size, bool every_pair) {
   if (rounds_.empty()) end_round();
   std::vector<Transfer> handshake;
   const std::span<const Transfer> first = transfers(0);
   for (int distance = 1; distance < size; distance++) {
     for (const bool is_send : {true, false}) {
       const int peer = (rank + (is_send ? distance : size - distance)) % size;
-      const bool known = std::any_of(first.begin(), first.end(), [&](const Transfer& t) {
+      const bool known = !every_pair && std::any_of(first.begin(), first.end(), [&](const Transfer& t) {
         return t.is_send == is_send && t.peer == peer;
       });
       if (!known) handshake.push_back({is_send, When::kInRound, peer, kHandshakeStep, {}, 0});

@@ -46,6 +46,7 @@ static_assert(sizeof(Transfer) == 24);
 enum class WorkKind : uint8_t {
   kCopy,  // count is in bytes
   kFold,  // folds all inputs at once with the operation's scales and rounds once; count is in elements
+  kAdd,   // folds all inputs without scales: a partial result
 };
 
 struct Work {
@@ -72,6 +73,8 @@ class Schedule {
   void receive(int peer, uint32_t step, Ref to, uint64_t bytes, When when = When::kInRound);
   // to = fold of the inputs in their order, with the operation's op and scales.
   void fold(std::span<const Ref> inputs, Ref to, uint64_t count);
+  // to = partial result of the inputs in their order. The last fold of an element is fold(), which scales.
+  void add(std::span<const Ref> inputs, Ref to, uint64_t count);
   void copy(Ref from, Ref to, uint64_t bytes);
   // Declares that the round's work so far neither reads what its messages receive nor writes what they send.
   // It is then done while the messages are in flight.
@@ -82,7 +85,8 @@ class Schedule {
   // Called after the algorithm: makes every rank send to and receive from every other rank in the first
   // round, even if only to compare descriptors. So a rank that completes an operation knows that all ranks
   // executed the same one.
-  void add_handshake(int rank, int size);
+  // every_pair: also between ranks that exchange messages in their first round (Algorithm::synchronises).
+  void add_handshake(int rank, int size, bool every_pair = false);
 
   std::span<const Round> rounds() const { return rounds_; }
   std::span<const Transfer> transfers(size_t round) const;
@@ -99,7 +103,7 @@ class Schedule {
   static constexpr uint32_t kHandshakeStep = UINT32_MAX;
 
  private:
-  void add(WorkKind kind, std::span<const Ref> inputs, Ref to, uint64_t count);
+  void append(WorkKind kind, std::span<const Ref> inputs, Ref to, uint64_t count);
 
   std::vector<Transfer> transfers_;
   std::vector<Work> works_;

@@ -85,14 +85,14 @@ Status select(Coll coll, const Shape& shape, const Forced& forced, const Algorit
   const Algorithm* first = nullptr;
   for (const AlgorithmRow row_of : kTable) {
     const Algorithm& row = row_of();
-    if (row.coll != coll) continue;
+    if (row.coll != coll || (row.partial && shape.at_once)) continue;
     if (wanted != nullptr && std::string_view(wanted) == row.name) {
       *algorithm = &row;
       return {};
     }
     if (first == nullptr && row.applies(shape)) first = &row;
   }
-  if (first != nullptr && wanted == nullptr) {
+  if (first != nullptr && (wanted == nullptr || shape.at_once)) {
     *algorithm = first;
     return {};
   }

@@ -33,8 +33,9 @@ Status parse_forced(std::string_view text, Forced* forced);
 // Returns "; one_shot up to 64 KiB (measured)" or the like; empty where the table decides.
 std::string text(const Forced& forced);
 
-// Selects the forced algorithm, or else the first row that applies. Returns kUnsupported, naming the
-// algorithm, when a forced one is unknown.
+// Selects the forced algorithm, or else the first row that applies. Inputs that are folded at once ignore a
+// forced algorithm that folds partial results. Returns kUnsupported, naming the algorithm, when a forced one
+// is unknown.
 Status select(Coll coll, const Shape& shape, const Forced& forced, const Algorithm** algorithm);
 
 }  // namespace weft::coll

@@ -6,7 +6,7 @@
 #include "coll/hierarchical/grouping.h"
 #include "coll/hierarchical/lane.h"
 #include "coll/hierarchical/local_exchange.h"
-#include "coll/hierarchical/progress_reports.h"
+#include "coll/progress_reports.h"
 #include "environment/config.h"
 #include "kernels/host_ops.h"
 #include "support/catch.h"

@@ -28,7 +28,7 @@ HierarchicalLane::HierarchicalLane(const Grouping& grouping, const DeviceOps& ho
                                    std::unique_ptr<CollectiveLane> across)
     : grouping_(grouping), host_(host), progress_reports_(progress_reports), scratch_(std::move(arena)) {
   inputs_.resize(static_cast<size_t>(grouping.size()));
-  wait_.lane = key.id;
+  wait_.lane = ProgressReports::lane_of(key);
   local_ = {std::move(local), key.first_slot};
   across_ = {std::move(across), key.first_slot};
 }
@@ -116,8 +116,11 @@ Poll HierarchicalLane::poll() {
   const bool across = running_ && advance_across();
   if (!running_) return ending_ ? Poll::kAdvanced : Poll::kFinished;
   if (!local && !across) {
-    progress_reports_.waits(&wait_);
-    return Poll::kWaiting;
+    if (!progress_reports_.waits(&wait_)) return Poll::kWaiting;
+    const auto other = progress_reports_.different(wait_);
+    if (!other) return Poll::kWaiting;
+    finish(mismatch(whole_.slot, grouping_.rank, whole_.descriptor, other->first, other->second));
+    return ending_ ? Poll::kAdvanced : Poll::kFinished;
   }
   progress_reports_.advanced(&wait_);
   return Poll::kAdvanced;

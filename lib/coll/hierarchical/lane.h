@@ -8,7 +8,7 @@
 
 #include "coll/hierarchical/hierarchical_plan.h"
 #include "coll/hierarchical/piece_scratch.h"
-#include "coll/hierarchical/progress_reports.h"
+#include "coll/progress_reports.h"
 #include "device/arena.h"
 
 namespace weft::coll {

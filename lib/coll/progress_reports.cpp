@@ -1,4 +1,4 @@
-#include "coll/hierarchical/progress_reports.h"
+#include "coll/progress_reports.h"
 
 #include <numeric>
 #include <utility>
@@ -46,15 +46,16 @@ void ProgressReports::begins() {
   if (begun_++ % kCheckRounds == 0) receive_reports();
 }
 
-void ProgressReports::waits(Wait* wait) {
+bool ProgressReports::waits(Wait* wait) {
   if (wait->idle_polls++ == 0) wait->since_ns = 0;
-  if (wait->idle_polls % kCheckRounds != 0) return;
+  if (wait->idle_polls % kCheckRounds != 0) return false;
   const uint64_t now = clock_.now_ns();
   if (wait->since_ns == 0) wait->since_ns = now;
-  if (now - wait->since_ns < kPatienceNs) return;
+  if (now - wait->since_ns < kPatienceNs) return false;
   transport_.progress();
   receive_reports();
   send_reports(wait);
+  return true;
 }
 
 void ProgressReports::receive_reports() {
@@ -64,7 +65,7 @@ void ProgressReports::receive_reports() {
     while (r != rank_ && line.receive.done && line.receive.status.ok()) {
       const bool known = line.arrived.contains(line.incoming.lane) || line.arrived.size() < kMostLanes;
       if (line.receive.received_bytes == sizeof line.incoming && known) {
-        line.arrived[line.incoming.lane] = line.incoming.arrived;
+        line.arrived[line.incoming.lane] = {line.incoming.arrived, line.receive.peer_descriptor};
       }
       line.received++;
       listen(r);
@@ -96,7 +97,7 @@ std::vector<int> ProgressReports::silent(const Wait& wait, const std::vector<int
     if (r == rank_) continue;
     const auto& arrived = lines_[static_cast<size_t>(r)].arrived;
     const auto outgoing = arrived.find(wait.lane);
-    if (outgoing == arrived.end() || outgoing->second <= wait.slot) found.push_back(r);
+    if (outgoing == arrived.end() || outgoing->second.end <= wait.slot) found.push_back(r);
   }
   return found;
 }
@@ -105,6 +106,17 @@ std::vector<int> ProgressReports::silent(const Wait& wait) const {
   std::vector<int> all(lines_.size());
   std::iota(all.begin(), all.end(), 0);
   return silent(wait, all);
+}
+
+std::optional<std::pair<int, Descriptor>> ProgressReports::different(const Wait& wait) const {
+  for (size_t r = 0; r < lines_.size(); r++) {
+    const auto found = lines_[r].arrived.find(wait.lane);
+    if (found == lines_[r].arrived.end() || found->second.end != wait.slot + 1) continue;
+    if (found->second.descriptor != wait.descriptor) {
+      return std::pair(static_cast<int>(r), found->second.descriptor);
+    }
+  }
+  return {};
 }
 
 }  // namespace weft::coll
