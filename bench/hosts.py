@@ -226,7 +226,7 @@ class Hosts(Between):
     def measure_weft(self, samples, rate, iterations, sizes):
         say(f"  hosts: {rate}: weft, {', '.join(map(str, sizes))} bytes")
         # Where the links' bytes are counted, group setup measures nothing: autotuning would not change these sizes' algorithm.
-        environment = {} if sizes == (8,) else {"WEFT_ALGORITHMS": "off"}
+        environment = {} if sizes == (8,) else {"WEFT_TUNE": "off"}
         whole, said = self.weft_bench(rate, "all_reduce", "--sizes", ",".join(map(str, sizes)), "--iterations", iterations,
                                       "--warmup", WARMUP, environment=environment)
         self.add(samples, rate, "weft", whole["results"])

@@ -142,8 +142,8 @@ Status exchange_offers(Context& context, Exchange& exchange, const Registry& reg
       return Status::error(Code::kMismatch, cat(text...)).with_ranks({name});
     };
     if (offer.algorithms != first.algorithms) {
-      return differ("WEFT_ALGORITHMS is \"", first.algorithms, "\" on rank ", zero, " and \"",
-                    offer.algorithms, "\" on rank ", name, ": set the same value on all ranks");
+      return differ("WEFT_TUNE is \"", first.algorithms, "\" on rank ", zero, " and \"", offer.algorithms,
+                    "\" on rank ", name, ": set the same value on all ranks");
     }
     if (offer.shm_thresholds != first.shm_thresholds) {
       return differ("WEFT_SHM_THRESHOLDS is \"", first.shm_thresholds, "\" on rank ", zero, " and \"",
@@ -267,7 +267,7 @@ Status create_over(const std::shared_ptr<Context>& context, const Registry& regi
   coll::Forced forced;
   Status understood =
       options.algorithms.size() > kMaxAlgorithms
-          ? Status::error(Code::kArg, cat("WEFT_ALGORITHMS has ", options.algorithms.size(),
+          ? Status::error(Code::kArg, cat("WEFT_TUNE has ", options.algorithms.size(),
                                           " characters; at most ", kMaxAlgorithms, " are allowed"))
           : coll::parse_forced(options.algorithms, &forced);
   if (registry.measurements().shm_thresholds().size() > kMaxThresholds) {

@@ -44,7 +44,7 @@ std::string creation_text(const Registry& registry, const std::vector<Offer>& of
   return cat("weft ", WEFT_VERSION_MAJOR, ".", WEFT_VERSION_MINOR, ".", WEFT_VERSION_PATCH, ": rank ", rank,
              " of ", offers.size(), " (", options.members->text(), ") met the others ", options.met,
              "; backend ", chosen.name, others, transports.empty() ? "" : cat("; ", transports),
-             options.algorithms.empty() ? "" : cat("; WEFT_ALGORITHMS=", options.algorithms));
+             options.algorithms.empty() ? "" : cat("; WEFT_TUNE=", options.algorithms));
 }
 
 }  // namespace weft

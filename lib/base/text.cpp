@@ -85,7 +85,11 @@ bool parse_bytes(std::string_view text, uint64_t* bytes) {
   uint64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   const std::string_view unit = text.substr(static_cast<size_t>(end - text.data()));
-  const int shift = unit.empty() ? 0 : unit == "K" ? 10 : unit == "M" ? 20 : unit == "G" ? 30 : -1;
+  const int shift = unit.empty()                 ? 0
+                    : unit == "K" || unit == "k" ? 10
+                    : unit == "M" || unit == "m" ? 20
+                    : unit == "G" || unit == "g" ? 30
+                                                 : -1;
   if (error != std::errc() || shift < 0 || number > (UINT64_MAX >> 1 >> shift)) return false;
   *bytes = number << shift;
   return true;

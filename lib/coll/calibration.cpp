@@ -146,8 +146,8 @@ Status calibrate(const CrossoverSearch::Run& run, int ranks, std::optional<uint6
 
 Status measure_one_shot(const LaneContext& lanes, bool takes_part, const BackendArgs& args, Forced* forced) {
   const uint64_t largest = largest_tuned(lanes.size);
-  if (args.measurements == nullptr || !forced->measure || forced->one_shot || lanes.size < 2 ||
-      largest == 0 || (*forced)[Coll::kAllReduce] != nullptr || lanes.transport.offload() != nullptr) {
+  if (args.measurements == nullptr || !forced->measure || lanes.size < 2 || largest == 0 ||
+      forced->covers(Coll::kAllReduce) || lanes.transport.offload() != nullptr) {
     return {};
   }
   std::string key;
@@ -166,7 +166,6 @@ Status measure_one_shot(const LaneContext& lanes, bool takes_part, const Backend
   }
   if (found == kUnknown) return {};
   forced->one_shot = found;
-  forced->measured = true;
   return {};
 }
 

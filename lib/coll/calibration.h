@@ -21,10 +21,10 @@ uint64_t largest_tuned(int ranks);
 Status calibrate(const CrossoverSearch::Run& run, int ranks, std::optional<uint64_t>* one_shot);
 
 // Sets forced->one_shot, equal on all ranks, to the value that these processes measured before, or to a new
-// measurement on lanes of its own. Collective over args.exchange. Leaves it unchanged where an option gives a
-// value or forbids measuring. Leaves it unchanged where ranks share cores too, because that would measure the
-// scheduler. `lanes` has the ranks that the communicator's all_reduces connect over the transport. Its
-// members are empty for a rank that takes no part in them.
+// measurement on lanes of its own. Collective over args.exchange. Leaves it unchanged where an option names
+// the algorithms of all sizes or forbids measuring. Leaves it unchanged where ranks share cores too, because
+// that would measure the scheduler. `lanes` has the ranks that the communicator's all_reduces connect over
+// the transport. Its members are empty for a rank that takes no part in them.
 Status measure_one_shot(const LaneContext& lanes, bool takes_part, const BackendArgs& args, Forced* forced);
 
 }  // namespace weft::coll

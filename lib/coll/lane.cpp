@@ -88,15 +88,14 @@ Status TransportLane::choose_plan() {
 }
 
 Status TransportLane::build(const Shape& shape) {
-  const Algorithm* algorithm = nullptr;
-  WEFT_TRY(select(args_.coll, shape, context_.forced, &algorithm));
+  const Algorithm& algorithm = select(args_.coll, shape, context_.forced);
   Plan plan;
   plan.shape = shape;
-  plan.algorithm = algorithm->name;
-  algorithm->build(shape, plan.schedule);
-  plan.has_handshake = key_.kind != LaneKey::Kind::kCollective || needs_handshake(*algorithm, shape);
+  plan.algorithm = algorithm.name;
+  algorithm.build(shape, plan.schedule);
+  plan.has_handshake = key_.kind != LaneKey::Kind::kCollective || needs_handshake(algorithm, shape);
   if (key_.kind == LaneKey::Kind::kCollective && plan.has_handshake) {
-    plan.schedule.add_handshake(shape.rank, shape.size, algorithm->synchronises);
+    plan.schedule.add_handshake(shape.rank, shape.size, algorithm.synchronises);
   }
   plan.schedule.shrink();
   WEFT_TRY(reserve(plan.schedule));
@@ -228,7 +227,7 @@ Status TransportLane::check(const Transfer& transfer, const Message& message) co
   return Status::error(Code::kMismatch,
                        cat("operation ", slot, ": rank ", peer, " sent ", message.received_bytes,
                            " bytes where rank ", rank, " expects ", transfer.bytes,
-                           ": give all ranks the same WEFT_ALGORITHMS and the same version of Weft"),
+                           ": give all ranks the same WEFT_TUNE and the same version of Weft"),
                        Evidence::kDescriptor)
       .with_slot(slot)
       .with_ranks({peer});

@@ -27,7 +27,8 @@ void OffloadLane::start(const CollectiveArgs& args, uint64_t slot) {
   args_ = args;
   status_ = Status();
   const bool has_type = !is_reduction(args.coll) || computes(args.dtype);
-  own_ = context_.size > 1 && has_type && !args.ordered && context_.forced[args.coll] == nullptr &&
+  own_ = context_.size > 1 && has_type && !args.ordered &&
+         context_.forced.named(args.coll, args.count * dtype_size(args.dtype)) == nullptr &&
          args.count * dtype_size(args.dtype) >= kOffloadLeastBytes && offload_.executes(args);
   if (!own_) return start_below(args);
   state_ = State::kBarrier;

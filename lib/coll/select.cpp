@@ -1,6 +1,7 @@
 #include "coll/select.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string_view>
 #include <vector>
 
@@ -23,40 +24,72 @@ constexpr AlgorithmRow kTable[] = {
 #undef WEFT_ALGORITHM
 };
 
+constexpr uint64_t kUnlimited = UINT64_MAX;
+
+Status wrong(const std::string& what) {
+  return Status::error(Code::kArg, cat("WEFT_TUNE: ", what));
+}
+
+std::string range_text(uint64_t from, uint64_t end) {
+  return cat(bytes_text(from), " to ", end == kUnlimited ? "inf" : bytes_text(end));
+}
+
+// Takes the text up to the separator, and the separator, from *text.
+std::string_view cut(std::string_view* text, char separator) {
+  const std::string_view part = text->substr(0, text->find(separator));
+  text->remove_prefix(std::min(text->size(), part.size() + 1));
+  return part;
+}
+
+bool parse_range(std::string_view text, uint64_t* from, uint64_t* end) {
+  const size_t dash = text.find('-');
+  if (dash == text.npos || !parse_bytes(text.substr(0, dash), from)) return false;
+  const std::string_view last = text.substr(dash + 1);
+  *end = kUnlimited;
+  return (last == "inf" || parse_bytes(last, end)) && *from < *end;
+}
+
+// Finds a row of the table. Returns kArg, listing the collectives or the algorithms, if there is none.
+Status find_row(std::string_view coll, std::string_view wanted, const Algorithm** found) {
+  std::vector<std::string_view> known, colls;
+  for (const AlgorithmRow row_of : kTable) {
+    const Algorithm& row = row_of();
+    if (colls.empty() || colls.back() != name(row.coll)) colls.emplace_back(name(row.coll));
+    if (coll != name(row.coll)) continue;
+    known.emplace_back(row.name);
+    if (wanted == row.name) *found = &row;
+  }
+  if (known.empty()) {
+    return wrong(cat("\"", coll, "\" is no collective: allowed are ", list_text(colls),
+                     ", each followed by :ALGORITHM or :LOW-HIGH:ALGORITHM, and off"));
+  }
+  if (*found != nullptr) return {};
+  return wrong(cat(coll, " has no algorithm \"", wanted, "\": allowed are ", list_text(known)));
+}
+
+// Parses "all_reduce:0-4K:doubling,4K-inf:ring", "broadcast:flat" or "off".
 Status parse_entry(std::string_view entry, Forced* forced) {
-  const size_t equals = entry.find('=');
-  const std::string_view coll = entry.substr(0, equals);
-  const std::string_view wanted = equals == entry.npos ? "" : entry.substr(equals + 1);
   if (entry == "off") {
     forced->measure = false;
     return {};
   }
-  if (coll == "one_shot") {
-    uint64_t bytes = 0;
-    if (!parse_bytes(wanted, &bytes))
-      return Status::error(Code::kArg, cat("WEFT_ALGORITHMS: \"", entry,
-                                           "\" has no valid size: give bytes, for example one_shot=64K"));
-    forced->one_shot = bytes;
-    return {};
-  }
-  std::vector<std::string_view> known;
-  const Algorithm* found = nullptr;
-  for (const AlgorithmRow row_of : kTable) {
-    const Algorithm& row = row_of();
-    if (coll != name(row.coll)) continue;
-    known.emplace_back(row.name);
-    if (wanted == row.name) found = &row;
-  }
-  if (known.empty()) {
-    return Status::error(Code::kArg,
-                         cat("WEFT_ALGORITHMS: \"", entry,
-                             "\" is not an entry: allowed are COLLECTIVE=ALGORITHM, one_shot=SIZE and off"));
-  }
-  if (found == nullptr) {
-    return Status::error(Code::kArg, cat("WEFT_ALGORITHMS: ", coll, " has no algorithm \"", wanted,
-                                         "\": allowed are ", list_text(known)));
-  }
-  (*forced)[found->coll] = found->name;
+  const std::string_view coll = cut(&entry, ':');
+  do {
+    std::string_view choice = cut(&entry, ',');
+    uint64_t from = 0, end = kUnlimited;
+    if (const size_t colon = choice.find(':'); colon != choice.npos) {
+      const std::string_view range = choice.substr(0, colon);
+      choice.remove_prefix(colon + 1);
+      if (!parse_range(range, &from, &end)) {
+        return wrong(cat("\"", range,
+                         "\" is no range of bytes: give LOW-HIGH with LOW below HIGH, for example ",
+                         "0-4K, 4K-1M or 1M-inf"));
+      }
+    }
+    const Algorithm* algorithm = nullptr;
+    WEFT_TRY(find_row(coll, choice, &algorithm));
+    WEFT_TRY(forced->add(*algorithm, from, end));
+  } while (!entry.empty());
   return {};
 }
 
@@ -66,40 +99,56 @@ std::span<const AlgorithmRow> algorithms() {
   return kTable;
 }
 
-Status parse_forced(std::string_view text, Forced* forced) {
-  while (!text.empty()) {
-    const std::string_view entry = text.substr(0, text.find(','));
-    text.remove_prefix(std::min(text.size(), entry.size() + 1));
-    WEFT_TRY(parse_entry(entry, forced));
+Status Forced::add(const Algorithm& algorithm, uint64_t from, uint64_t end) {
+  auto at = ranges_.begin();
+  for (; at != ranges_.end(); ++at) {
+    if (at->algorithm->coll != algorithm.coll || at->end <= from) continue;
+    if (at->from >= end) break;
+    return wrong(cat(name(algorithm.coll), " has two algorithms, ", at->algorithm->name, " and ",
+                     algorithm.name, ", for ", range_text(std::max(at->from, from), std::min(at->end, end)),
+                     ": ranges of a collective must not overlap"));
   }
+  ranges_.insert(at, {&algorithm, from, end});
+  return {};
+}
+
+const Algorithm* Forced::named(Coll coll, uint64_t bytes) const {
+  for (const Range& range : ranges_) {
+    if (range.algorithm->coll == coll && bytes >= range.from &&
+        (bytes < range.end || range.end == kUnlimited)) {
+      return range.algorithm;
+    }
+  }
+  return nullptr;
+}
+
+bool Forced::covers(Coll coll) const {
+  uint64_t end = 0;
+  for (const Range& range : ranges_) {
+    if (range.algorithm->coll == coll && range.from == end) end = range.end;
+  }
+  return end == kUnlimited;
+}
+
+Status parse_forced(std::string_view text, Forced* forced) {
+  while (!text.empty()) WEFT_TRY(parse_entry(cut(&text, ';'), forced));
   return {};
 }
 
 std::string text(const Forced& forced) {
   if (!forced.one_shot) return {};
-  return cat("; one_shot up to ", bytes_text(*forced.one_shot), forced.measured ? " (measured)" : " (given)");
+  return cat("; one_shot up to ", bytes_text(*forced.one_shot), " (measured)");
 }
 
-Status select(Coll coll, const Shape& shape, const Forced& forced, const Algorithm** algorithm) {
-  const char* const wanted = forced[coll];
-  const Algorithm* first = nullptr;
-  for (const AlgorithmRow row_of : kTable) {
-    const Algorithm& row = row_of();
-    if (row.coll != coll || (row.partial && shape.at_once)) continue;
-    if (wanted != nullptr && std::string_view(wanted) == row.name) {
-      *algorithm = &row;
-      return {};
-    }
-    if (first == nullptr && row.applies(shape)) first = &row;
-  }
-  if (first != nullptr && (wanted == nullptr || shape.at_once)) {
-    *algorithm = first;
-    return {};
-  }
-  return Status::error(
-      Code::kUnsupported,
-      wanted ? cat(name(coll), " has no algorithm \"", wanted, "\"; correct WEFT_ALGORITHMS")
-             : cat("internal: no algorithm for ", name(coll), "; report this as a bug of Weft"));
+const Algorithm& select(Coll coll, const Shape& shape, const Forced& forced) {
+  const auto may_run = [&](const Algorithm& row) { return !row.partial || !shape.at_once; };
+  const Algorithm* const named = forced.named(coll, shape.bytes());
+  if (named != nullptr && may_run(*named)) return *named;
+  // Every collective has a row that always applies.
+  const auto* row = std::find_if(std::begin(kTable), std::end(kTable), [&](const AlgorithmRow row_of) {
+    return row_of().coll == coll && may_run(row_of()) && row_of().applies(shape);
+  });
+  return (*row)();
 }
 
 }  // namespace weft::coll

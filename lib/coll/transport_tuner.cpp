@@ -10,9 +10,10 @@ namespace {
 constexpr uint64_t kCheckNs = 20'000'000;    // between checks whether an awaited rank is lost
 constexpr uint32_t kTunerLane = 0x7ffffffe;  // and the next number: lanes of communicators count from 0
 
+// algorithm: one of all_reduce.
 LaneContext only(const LaneContext& ranks, const char* algorithm) {
   Forced forced;
-  forced[Coll::kAllReduce] = algorithm;
+  (void)parse_forced(cat("all_reduce:", algorithm), &forced).ok();
   return {ranks.transport, ranks.host, ranks.rank, ranks.size, forced, ranks.members};
 }
 

@@ -35,7 +35,7 @@ class Drain;
 struct CommOptions {
   std::string backend;       // as requested; empty: the best available
   FailPointsPtr failpoints;  // fault injection in tests
-  // Algorithms of collectives over a transport, in the syntax of WEFT_ALGORITHMS; empty: chosen by size.
+  // Algorithms of collectives over a transport, in the syntax of WEFT_TUNE; empty: chosen by size.
   std::string algorithms;
   int64_t init_timeout_ms = 60'000;
   int64_t op_timeout_ms = 300'000;

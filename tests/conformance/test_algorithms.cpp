@@ -53,7 +53,7 @@ std::vector<Case> cases_of(const coll::Algorithm& algorithm, int size, Random& r
 
 void run_forced(const BackendRow& row, const coll::Algorithm& algorithm, int size, const RankBody& body) {
   RanksOptions options;
-  options.comm.algorithms = cat(name(algorithm.coll), "=", algorithm.name);
+  options.comm.algorithms = cat(name(algorithm.coll), ":", algorithm.name);
   INFO(options.comm.algorithms);
   run_on(row, size, body, options);
 }

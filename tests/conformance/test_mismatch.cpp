@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "calls.h"
 #include "cases.h"
+#include "coll/select.h"
 #include "coll/variable.h"
 #include "device.h"
 #include "support/catch.h"
@@ -38,37 +39,42 @@ uint64_t first_slot(const Rank& self) {
 }
 
 // Makes the calls of rank `odd` and those of the other ranks, on buffers that are large enough for all.
-void check_variant(const BackendRow& row, Coll coll, const Variant& variant, uint64_t count, int odd) {
+void check_variant(const BackendRow& row, Coll coll, const Variant& variant, uint64_t count, int odd,
+                   const RanksOptions& options = {}) {
   INFO(name(coll) << " with another " << variant.name << " on rank " << odd << ", count " << count);
-  run_on(row, kRanks, [&](Rank& self) {
-    std::vector<int32_t> from(count * kRanks), to(count * kRanks);
-    CollectiveArgs ordinary;
-    ordinary.coll = coll;
-    ordinary.dtype = Dtype::kI32;
-    ordinary.op = ReduceOp::kSum;
-    ordinary.count = count;
-    ordinary.peer = 1;
-    ordinary.src = raw(from);
-    ordinary.dst = raw(to);
-    if (coll == Coll::kBroadcast) ordinary.src = ordinary.dst;
-    CollectiveArgs other = ordinary;
-    variant.change(other);
-    if (other.coll != ordinary.coll) other.op = ReduceOp::kNone;
-    Status status = run_there(row, self, self.rank == odd ? other : ordinary, {whole(from), whole(to)});
-    // A rank that receives nothing may have completed before the mismatch was detected. Its communicator
-    // fails all the same.
-    if (status.ok()) {
-      const bool rooted = coll == Coll::kReduce || coll == Coll::kGather;
-      self.expect(rooted || coll == Coll::kBroadcast || coll == Coll::kScatter, "received data, and success");
-      status = wait_for_failure(self);
-    }
-    self.expect(status.code() == Code::kMismatch, "code: " + status.text());
-    for (const CollectiveArgs& args : {ordinary, other}) {
-      self.expect(contains(status.text(), text_there(row, args)), "both sides: " + status.text());
-    }
-    self.expect(contains(status.text(), cat("rank ", odd)), "the odd rank: " + status.text());
-    self.expect(status.info().slot == first_slot(self), "slot: " + status.text());
-  });
+  run_on(
+      row, kRanks,
+      [&](Rank& self) {
+        std::vector<int32_t> from(count * kRanks), to(count * kRanks);
+        CollectiveArgs ordinary;
+        ordinary.coll = coll;
+        ordinary.dtype = Dtype::kI32;
+        ordinary.op = ReduceOp::kSum;
+        ordinary.count = count;
+        ordinary.peer = 1;
+        ordinary.src = raw(from);
+        ordinary.dst = raw(to);
+        if (coll == Coll::kBroadcast) ordinary.src = ordinary.dst;
+        CollectiveArgs other = ordinary;
+        variant.change(other);
+        if (other.coll != ordinary.coll) other.op = ReduceOp::kNone;
+        Status status = run_there(row, self, self.rank == odd ? other : ordinary, {whole(from), whole(to)});
+        // A rank that receives nothing may have completed before the mismatch was detected. Its communicator
+        // fails all the same.
+        if (status.ok()) {
+          const bool rooted = coll == Coll::kReduce || coll == Coll::kGather;
+          self.expect(rooted || coll == Coll::kBroadcast || coll == Coll::kScatter,
+                      "received data, and success");
+          status = wait_for_failure(self);
+        }
+        self.expect(status.code() == Code::kMismatch, "code: " + status.text());
+        for (const CollectiveArgs& args : {ordinary, other}) {
+          self.expect(contains(status.text(), text_there(row, args)), "both sides: " + status.text());
+        }
+        self.expect(contains(status.text(), cat("rank ", odd)), "the odd rank: " + status.text());
+        self.expect(status.info().slot == first_slot(self), "slot: " + status.text());
+      },
+      options);
 }
 
 }  // namespace
@@ -84,6 +90,20 @@ TEST_CASE("a different op, dtype, count, collective or plan on any rank is an er
           check_variant(row, Coll::kAllReduce, variant, count, odd);
         }
       }
+    }
+  }
+}
+
+TEST_CASE("a different count is an error on all, whatever the algorithm of all_reduce") {
+  for (const coll::AlgorithmRow row_of : coll::algorithms()) {
+    if (row_of().coll != Coll::kAllReduce) continue;
+    RanksOptions options;
+    options.comm.algorithms = cat("all_reduce:", row_of().name);
+    for (const BackendRow& row : backend_rows()) {
+      if (row.backend().make_transport == nullptr || row.devices) continue;
+      // Below and above the size from which ranks also send a handshake.
+      for (const uint64_t count : {2u, 100'000u})
+        check_variant(row, Coll::kAllReduce, kVariants[2], count, 1, options);
     }
   }
 }

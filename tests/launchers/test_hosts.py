@@ -134,7 +134,7 @@ def bench(size, *words):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "bench.json"
         result = hosts("--ranks-per-host", 1, "--counters", *words, WEFT, "bench", "--joined", "all_reduce", "--sizes", size,
-                       "--iterations", 3, "--no-pin", "--json", path, environment={"WEFT_ALGORITHMS": "off"})
+                       "--iterations", 3, "--no-pin", "--json", path, environment={"WEFT_TUNE": "off"})
         expect_equal(result.returncode, 0, result)
         return json.loads(path.read_text()), carried(result)
 

@@ -44,7 +44,7 @@ class ThreadGroup {
 
 // Builds a rank's collectives: from a backend (collectives_of), or as the test defines.
 using MakeCollectives = std::function<Status(const BackendArgs&, std::unique_ptr<Collectives>*)>;
-// algorithms: as WEFT_ALGORITHMS, for backends that move messages. host: the backend under a device backend.
+// algorithms: as WEFT_TUNE, for backends that move messages. host: the backend under a device backend.
 MakeCollectives collectives_of(const Backend& backend, const std::string& algorithms = "",
                                const Backend* host = nullptr);
 // Wraps `make` so that device buffers are staged through host memory.

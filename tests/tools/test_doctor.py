@@ -369,7 +369,7 @@ def test_environment():
 def test_wrong_variables():
     """values with which every job fails are errors without a job too, and misspelt variables are named"""
     for name, value in (("WEFT_HEARTBEAT_MS", "5"), ("WEFT_PORTS", "x"), ("WEFT_SECRET", "a"), ("WEFT_SECRET_FILE", "/nope"),
-                        ("WEFT_ALGORITHMS", "foo"), ("WEFT_LOCAL_RANK", "5"), ("WEFT_SIZE", "0"), ("WEFT_INTERFACES", "nope0")):
+                        ("WEFT_TUNE", "foo"), ("WEFT_LOCAL_RANK", "5"), ("WEFT_SIZE", "0"), ("WEFT_INTERFACES", "nope0")):
         found(doctor(environment={name: value}), "environment", "error", "/nope" if value == "/nope" else name)
     planted("settings", "warning", "did you mean WEFT_METRICS?", environment={"WEFT_METRIC": "/tmp"})
 

@@ -61,25 +61,35 @@ def test_unreachable():
 
 def test_algorithms():
     """algorithms are forced by name, and the report names the one that ran"""
-    wanted = {"all_reduce": ["one_shot", "direct"], "broadcast": ["flat", "scatter_gather"], "reduce_scatter": ["direct"]}
+    wanted = {"all_reduce": ["one_shot", "direct", "ring", "halving_doubling", "doubling", "tree"],
+              "broadcast": ["flat", "scatter_gather", "binomial"], "reduce_scatter": ["direct", "ring", "halving"]}
     for coll, names in wanted.items():
         for name in names:
-            row = bench({"WEFT_ALGORITHMS": f"{coll}={name}"}, coll, "--sizes", "300K", ranks=3)["results"][0]
+            row = bench({"WEFT_TUNE": f"{coll}:{name}"}, coll, "--sizes", "300K", ranks=3)["results"][0]
             expect_equal((row["algorithm"], row["correct"]), (name, True), row)
+
+
+def test_every_algorithm():
+    """--algorithm all measures the choice and every algorithm, each on a communicator of its own"""
+    rows = bench({}, "all_reduce", "--sizes", "300K", "--algorithm", "all", ranks=3)["results"]
+    expect([row["algorithm"] for row in rows] == ["direct", "one_shot", "direct", "ring", "halving_doubling", "doubling", "tree"],
+           "the choice and all algorithms", rows)
+    result = cases.run([WEFT, "bench", "all_reduce", "--algorithm", "circle"])
+    expect(result.returncode != 0 and "halving_doubling" in result.stderr, "the list", result)
 
 
 def test_unknown_algorithm():
     """an unknown algorithm is an error that lists the known ones"""
-    result = cases.run([WEFT, "bench", "all_reduce", "--backend", "ucx"], environment={"WEFT_ALGORITHMS": "all_reduce=x"})
+    result = cases.run([WEFT, "bench", "all_reduce", "--backend", "ucx"], environment={"WEFT_TUNE": "all_reduce:x"})
     expect(result.returncode != 0 and "one_shot" in result.stderr, "the list", result)
 
 
 def test_other_algorithms():
     """ranks that force different algorithms get an error during creation"""
-    command = f'WEFT_ALGORITHMS=all_reduce=$([ "$WEFT_RANK" = 1 ] && echo one_shot || echo direct) {WEFT} bench --joined all_reduce'
+    command = f'WEFT_TUNE=all_reduce:$([ "$WEFT_RANK" = 1 ] && echo one_shot || echo direct) {WEFT} bench --joined all_reduce'
     result = cases.run([WEFT, "run", "-n", 2, "--", "sh", "-c", command])
     text = result.stdout + result.stderr
-    expect(result.returncode != 0 and "all_reduce=one_shot" in text and "all_reduce=direct" in text, "both sides", text)
+    expect(result.returncode != 0 and "all_reduce:one_shot" in text and "all_reduce:direct" in text, "both sides", text)
 
 
 cases.main(globals())

@@ -119,16 +119,30 @@ bool is_collective(const Algorithm& algorithm) {
   return algorithm.coll != Coll::kSend && algorithm.coll != Coll::kRecv && !has_blocks(algorithm.coll);
 }
 
+// Each reading advances the time.
+class LookingClock final : public Clock {
+ public:
+  uint64_t now_ns() override { return now_ += 10'000'000; }
+  void relax(uint32_t) override {}
+  void sleep(const std::atomic<uint32_t>&, uint32_t, uint64_t) override {}
+  void wake_all(const std::atomic<uint32_t>&) override {}
+
+ private:
+  uint64_t now_ = 0;
+};
+
 // The ranks of a group, which force one algorithm.
 class Group {
  public:
-  Group(const Algorithm& algorithm, int size, uint64_t seed) : hub_(seed), algorithm_(algorithm) {
+  // reports: ranks that wait for long send progress reports.
+  Group(const Algorithm& algorithm, int size, uint64_t seed, bool reports = false) : hub_(seed) {
     Forced forced;
-    forced[algorithm.coll] = algorithm.name;
+    REQUIRE(forced.add(algorithm).ok());
     for (int r = 0; r < size; r++) {
       transports_.push_back(std::make_unique<HubTransport>(hub_, r));
-      contexts_.push_back(
-          std::make_unique<LaneContext>(LaneContext{*transports_.back(), host_ops(), r, size, forced}));
+      reports_.push_back(std::make_unique<ProgressReports>(*transports_.back(), clock_, r, size));
+      contexts_.push_back(std::make_unique<LaneContext>(LaneContext{
+          *transports_.back(), host_ops(), r, size, forced, {}, reports ? reports_.back().get() : nullptr}));
       lanes_.push_back(std::make_unique<TransportLane>(*contexts_.back(), LaneKey()));
     }
   }
@@ -154,11 +168,24 @@ class Group {
     return results;
   }
   bool idle() const { return hub_.empty(); }
+  // Starts the operation on all ranks but one, which wait for it for a while.
+  void start_without(int absent, const std::vector<CollectiveArgs>& args) {
+    for (size_t r = 0; r < lanes_.size(); r++) {
+      if (static_cast<int>(r) != absent) lanes_[r]->start(args[r], 0);
+    }
+    for (int i = 0; i < 5000; i++) {
+      for (size_t r = 0; r < lanes_.size(); r++) {
+        if (static_cast<int>(r) != absent) lanes_[r]->poll();
+        hub_.complete_one();
+      }
+    }
+  }
 
  private:
   Hub hub_;
-  const Algorithm& algorithm_;
+  LookingClock clock_;
   std::vector<std::unique_ptr<HubTransport>> transports_;
+  std::vector<std::unique_ptr<ProgressReports>> reports_;
   std::vector<std::unique_ptr<LaneContext>> contexts_;
   std::vector<std::unique_ptr<TransportLane>> lanes_;
   uint64_t slot_ = 0;
@@ -399,7 +426,7 @@ TEST_CASE("an all-reduce that folds partial results gives all ranks the same bit
 TEST_CASE("folds that must happen at once ignore a named algorithm with partial results") {
   const auto ran = [](Dtype dtype, bool ordered, double prescale) {
     Forced forced;
-    forced[Coll::kAllReduce] = "ring";
+    REQUIRE(parse_forced("all_reduce:ring", &forced).ok());
     CollectiveArgs args;
     args.coll = Coll::kAllReduce;
     args.dtype = dtype;
@@ -410,9 +437,7 @@ TEST_CASE("folds that must happen at once ignore a named algorithm with partial 
     shape.count = 1 << 20;
     shape.element = dtype_size(dtype);
     shape.at_once = folds_at_once(args);
-    const Algorithm* algorithm = nullptr;
-    REQUIRE(select(Coll::kAllReduce, shape, forced, &algorithm).ok());
-    return std::string(algorithm->name);
+    return std::string(select(Coll::kAllReduce, shape, forced).name);
   };
   CHECK(ran(Dtype::kF32, false, 1.0) == "ring");
   CHECK(ran(Dtype::kU16, false, 1.0) == "ring");
@@ -450,6 +475,62 @@ TEST_CASE("no rank completes an operation in which another rank makes a differen
       }
     }
   });
+}
+
+TEST_CASE("every rank that waits without a handshake names the absent rank") {
+  each_algorithm([](const Algorithm& algorithm) {
+    if (!algorithm.synchronises) return;
+    for (const int size : {2, 3, 5, 8}) {
+      for (int absent = 0; absent < size; absent++) {
+        Group group(algorithm, size, test::base_seed(), true);
+        Buffers memory(static_cast<size_t>(size), std::vector<std::byte>(size_t{1} << 16));
+        std::vector<CollectiveArgs> args(static_cast<size_t>(size));
+        for (int r = 0; r < size; r++) {
+          CollectiveArgs& one = args[static_cast<size_t>(r)];
+          one.coll = algorithm.coll;
+          one.dtype = Dtype::kF32;
+          one.op = is_reduction(algorithm.coll) ? ReduceOp::kSum : ReduceOp::kNone;
+          one.count = algorithm.coll == Coll::kBarrier ? 0 : 100;
+          one.src = one.dst = memory[static_cast<size_t>(r)].data();
+        }
+        group.start_without(absent, args);
+        INFO(name(algorithm.coll) << " " << algorithm.name << ", " << size << " ranks without " << absent);
+        for (int r = 0; r < size; r++) {
+          if (r != absent) CHECK(group.lane(r).absent() == std::vector<int>{absent});
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("reports of ranks that wait show a different call in the same operation") {
+  Hub hub(test::base_seed());
+  LookingClock clock;
+  HubTransport first(hub, 0), second(hub, 1);
+  ProgressReports mine(first, clock, 0, 2), theirs(second, clock, 1, 2);
+  ProgressReports::Wait here, there;
+  here.slot = there.slot = 7;
+  here.descriptor.count = 10;
+  there.descriptor.count = 11;
+  mine.begins();
+  theirs.begins();
+  const auto wait = [&](ProgressReports& reports, ProgressReports::Wait* one) {
+    for (int poll = 0; poll < 5000; poll++) {
+      reports.waits(one);
+      hub.complete_one();
+    }
+  };
+  wait(theirs, &there);
+  CHECK(!mine.different(here));  // not looked yet
+  wait(mine, &here);
+  const auto different = mine.different(here);
+  REQUIRE(different);
+  CHECK((different->first == 1 && different->second == there.descriptor));
+  here.slot = 8;
+  CHECK(!mine.different(here));
+  here.slot = 7;
+  here.descriptor = there.descriptor;
+  CHECK(!mine.different(here));
 }
 
 }  // namespace unit_algorithms

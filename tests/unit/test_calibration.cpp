@@ -273,15 +273,19 @@ TEST_CASE("the crossover is measured once for the same ranks, and rank 0's resul
 TEST_CASE("the crossover search is skipped if it is switched off, useless, or would be unreliable") {
   CHECK(failure_text(run_linked_threads(2, [](SocketLinks& links) {
           Measurements measurements;
-          for (const char* algorithms : {"off", "one_shot=16K", "all_reduce=direct", "off,one_shot=1M"}) {
+          for (const char* algorithms : {"off", "all_reduce:0-16K:one_shot,16K-inf:direct",
+                                         "all_reduce:direct", "off;all_reduce:0-1M:one_shot"}) {
             const Made made = make(links, &measurements, algorithms);
             WEFT_EXPECT_OK(made.status);
-            WEFT_EXPECT((made.sent_bytes == 0 && !made.forced.measured));
+            WEFT_EXPECT((made.sent_bytes == 0 && !made.forced.one_shot));
             const std::string ran = expect_working(links, *made.collectives);
             const bool direct = std::string_view(algorithms).find("off") != 0;
             WEFT_EXPECT(ran == (direct ? "direct" : "one_shot"));
           }
-          WEFT_EXPECT(make(links, &measurements, "broadcast=flat").sent_bytes > 0);
+          WEFT_EXPECT(make(links, &measurements, "broadcast:flat").sent_bytes > 0);
+          // An algorithm for some sizes leaves the others to be measured.
+          Measurements again;
+          WEFT_EXPECT(make(links, &again, "all_reduce:1M-inf:ring").sent_bytes > 0);
           WEFT_EXPECT(make(links, nullptr).sent_bytes == 0);
           // One rank that shares its core is enough.
           Options crowded;

@@ -258,11 +258,10 @@ TEST_CASE("a long reduction takes a MiB of scratch at most, and a schedule below
         const uint64_t bytes = mebibytes << 20;
         const uint64_t parts = coll == Coll::kReduceScatter ? static_cast<uint64_t>(size) : 1;
         const Shape shape = shape_of(1, size, bytes / 4 / parts, 4);
-        const Algorithm* algorithm = nullptr;
-        REQUIRE(select(coll, shape, {}, &algorithm).ok());
+        const Algorithm& algorithm = select(coll, shape, {});
         Schedule schedule;
-        algorithm->build(shape, schedule);
-        INFO(algorithm->name << " size " << size << " MiB " << mebibytes);
+        algorithm.build(shape, schedule);
+        INFO(algorithm.name << " size " << size << " MiB " << mebibytes);
         CHECK(schedule.scratch_bytes() <= uint64_t{1} << 20);
         CHECK(schedule.memory_bytes() <= bytes / 128);
       }
@@ -290,58 +289,72 @@ TEST_CASE("with a handshake every rank receives from every other in the first ro
   }
 }
 
-TEST_CASE("the table chooses by size, and an algorithm can be forced by name") {
-  const Algorithm* algorithm = nullptr;
-  Forced forced;
-  REQUIRE(select(Coll::kAllReduce, shape_of(0, 4, 16, 4), forced, &algorithm).ok());
-  CHECK(std::string(algorithm->name) == "one_shot");
-  REQUIRE(select(Coll::kAllReduce, shape_of(0, 4, 1 << 20, 4), forced, &algorithm).ok());
-  CHECK(std::string(algorithm->name) == "direct");
-  const auto of_two = [&](uint64_t count) {
-    REQUIRE(select(Coll::kAllReduce, shape_of(1, 2, count, 4), forced, &algorithm).ok());
-    return std::string(algorithm->name);
-  };
-  CHECK(of_two(64 << 10) == "one_shot");
-  CHECK(of_two((64 << 10) + 1) == "direct");
-  // Measured or given thresholds replace the table's.
-  Shape shape = shape_of(1, 4, 16, 4);
+TEST_CASE("the table chooses by size, and measured thresholds replace the table's") {
+  Shape shape = shape_of(0, 4, 16, 4);
   const auto of_size = [&](uint64_t count) {
     shape.count = count;
-    REQUIRE(select(Coll::kAllReduce, shape, forced, &algorithm).ok());
-    return std::string(algorithm->name);
+    return std::string(select(Coll::kAllReduce, shape, {}).name);
   };
+  CHECK(of_size(16) == "one_shot");
+  CHECK(of_size(1 << 20) == "direct");
   shape.one_shot = 256 << 10;
   CHECK(of_size(64 << 10) == "one_shot");
   CHECK(of_size((64 << 10) + 1) == "direct");
   shape.one_shot = 0;
   CHECK(of_size(1) == "direct");
-  forced[Coll::kAllReduce] = "direct";
-  REQUIRE(select(Coll::kAllReduce, shape_of(0, 4, 16, 4), forced, &algorithm).ok());
-  CHECK(std::string(algorithm->name) == "direct");
-  forced[Coll::kAllReduce] = "no_such";
-  const Status status = select(Coll::kAllReduce, shape_of(0, 4, 16, 4), forced, &algorithm);
-  CHECK(status.code() == Code::kUnsupported);
-  CHECK(status.text().find("no_such") != std::string::npos);
+  shape = shape_of(1, 2, 0, 4);
+  CHECK(of_size(64 << 10) == "one_shot");
+  CHECK(of_size((64 << 10) + 1) == "direct");
 }
 
-TEST_CASE("algorithms are forced by a list of names") {
+TEST_CASE("algorithms are named for ranges of sizes") {
   Forced forced;
   REQUIRE(parse_forced("", &forced).ok());
-  CHECK(forced[Coll::kAllReduce] == nullptr);
-  REQUIRE(parse_forced("all_reduce=direct,broadcast=flat", &forced).ok());
-  CHECK(std::string(forced[Coll::kAllReduce]) == "direct");
-  CHECK(std::string(forced[Coll::kBroadcast]) == "flat");
-  CHECK((forced.measure && !forced.one_shot && text(forced).empty()));
-  REQUIRE(parse_forced("off,reduce=direct,one_shot=64K", &forced).ok());
-  CHECK((!forced.measure && forced.one_shot == 64 << 10));
-  CHECK(text(forced) == "; one_shot up to 64 KiB (given)");
-  for (const char* wrong :
-       {"all_reduce", "all_reduce=", "reduction=direct", "=", ",", "all_reduce=direct broadcast=flat",
-        "off=1", "on", "one_shot", "one_shot=", "one_shot=never", "one_shot=-1", "one_shot=9999999999G"}) {
+  CHECK(forced.named(Coll::kAllReduce, 0) == nullptr);
+  REQUIRE(parse_forced("all_reduce:4k-1M:ring,0-4k:doubling,2M-inf:tree;broadcast:flat;", &forced).ok());
+  const auto ran = [&](Coll coll, uint64_t bytes) {
+    Shape shape = shape_of(0, 4, bytes, 1);
+    return std::string(select(coll, shape, forced).name);
+  };
+  CHECK(ran(Coll::kAllReduce, 0) == "doubling");
+  CHECK(ran(Coll::kAllReduce, 4095) == "doubling");
+  CHECK(ran(Coll::kAllReduce, 4096) == "ring");
+  CHECK(ran(Coll::kAllReduce, (1 << 20) - 1) == "ring");
+  CHECK(ran(Coll::kAllReduce, 1 << 20) == "direct");  // named by none
+  CHECK(ran(Coll::kAllReduce, 2 << 20) == "tree");
+  CHECK(ran(Coll::kAllReduce, UINT64_MAX) == "tree");
+  CHECK(ran(Coll::kBroadcast, 1 << 20) == "flat");
+  CHECK(ran(Coll::kReduce, 1 << 20) == "direct");
+  CHECK((forced.covers(Coll::kBroadcast) && !forced.covers(Coll::kAllReduce)));
+  CHECK((forced.measure && text(forced).empty()));
+  REQUIRE(parse_forced("off;all_reduce:1M-2M:direct", &forced).ok());
+  CHECK((!forced.measure && forced.covers(Coll::kAllReduce)));
+}
+
+TEST_CASE("a wrong range, collective or algorithm is an error that lists what is allowed") {
+  const auto error = [](const char* text) {
+    Forced forced;
+    const Status status = parse_forced(text, &forced);
+    CHECK(status.code() == Code::kArg);
+    return status.text();
+  };
+  for (const char* wrong : {"all_reduce", "all_reduce:", "reduction:direct", ":", ";", "off=1", "on",
+                            "all_reduce=ring", "all_reduce:0-4K", "all_reduce:direct broadcast"}) {
     INFO(wrong);
-    CHECK(parse_forced(wrong, &forced).code() == Code::kArg);
+    CHECK(error(wrong).find("allowed are") != std::string::npos);
   }
-  CHECK(parse_forced("all_reduce=circle", &forced).text().find("one_shot") != std::string::npos);
+  CHECK(error("all_reduce:circle").find("halving_doubling") != std::string::npos);
+  CHECK(error("allreduce:ring").find("all_reduce, reduce, broadcast") != std::string::npos);
+  for (const char* wrong :
+       {"all_reduce:4K:ring", "all_reduce:4K-:ring", "all_reduce:-4K:ring", "all_reduce:4K-4K:ring",
+        "all_reduce:8K-4K:ring", "all_reduce:inf-inf:ring", "all_reduce:0-9999999999G:ring",
+        "all_reduce:ring:0-4K", "all_reduce:direct broadcast:flat"}) {
+    INFO(wrong);
+    CHECK(error(wrong).find("give LOW-HIGH") != std::string::npos);
+  }
+  CHECK(error("all_reduce:0-8K:ring,4K-inf:tree").find("ring and tree, for 4 KiB to 8 KiB") !=
+        std::string::npos);
+  CHECK(error("all_reduce:4K-inf:tree;all_reduce:ring").find("for 4 KiB to inf") != std::string::npos);
 }
 
 }  // namespace unit_coll

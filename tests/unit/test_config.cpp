@@ -86,7 +86,7 @@ TEST_CASE("weft's own variables give rank, size, store, secret, backend and log 
                 {"WEFT_JOB", "night run"},
                 {"WEFT_SECRET", "0123456789abcdef"},
                 {"WEFT_BACKEND", "shm"},
-                {"WEFT_ALGORITHMS", "all_reduce=direct"}},
+                {"WEFT_TUNE", "all_reduce:direct"}},
                &environment)
               .ok());
   CHECK(environment.launch.launcher == Launcher::kWeft);
@@ -98,7 +98,7 @@ TEST_CASE("weft's own variables give rank, size, store, secret, backend and log 
   CHECK(environment.settings.job == "night run");
   CHECK(environment.secret.secret.size() == 16);
   CHECK(environment.settings.backend == "shm");
-  CHECK(environment.settings.algorithms == "all_reduce=direct");
+  CHECK(environment.settings.algorithms == "all_reduce:direct");
 }
 
 TEST_CASE("mpirun's ranks of one host bootstrap over a unix socket named after user and job") {

@@ -256,7 +256,7 @@ std::vector<Over> backends() {
   for (const coll::AlgorithmRow row : coll::algorithms()) {
     if (row().coll != Coll::kAllReduce) continue;
     Over& forced = all.emplace_back();
-    forced.name = forced.options.comm.algorithms = cat("all_reduce=", row().name);
+    forced.name = forced.options.comm.algorithms = cat("all_reduce:", row().name);
   }
   return all;
 }

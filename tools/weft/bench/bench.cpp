@@ -13,9 +13,11 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "base/dtype.h"
 #include "bench_faults.h"
 #include "bench_form.h"
 #include "bench_options.h"
+#include "coll/select.h"
 #include "compare.h"
 #include "measure.h"
 #include "plot.h"
@@ -89,9 +91,48 @@ std::optional<Baseline> earlier(const BenchOptions& options) {
   return Baseline(options.baseline);
 }
 
+// The weft_all_gather_fn of a communicator whose ranks meet over another one's.
+int32_t gather_over(void* job, const void* mine, uint64_t size, void* all) {
+  return weft_all_gather(static_cast<Job*>(job)->comm(), mine, all, size, WEFT_DTYPE_U8, nullptr, nullptr);
+}
+
+// Measures a collective by the algorithms that the options name, each on a communicator of its own with the
+// ranks of `ranks`. Appends to the results.
+void measure_algorithms(Job& ranks, const BenchOptions& options, const std::string& op,
+                        std::vector<Result>* results) {
+  weft_comm_options how = WEFT_COMM_OPTIONS_INIT;
+  how.bootstrap = WEFT_BOOTSTRAP_CALLBACK;
+  how.rank = ranks.rank();
+  how.size = ranks.size();
+  how.all_gather = gather_over;
+  how.all_gather_user_data = &ranks;
+  if (!options.backend.empty()) how.backend = options.backend.c_str();
+  std::vector<std::string> names = {options.algorithm};
+  if (options.algorithm == "all") {
+    names = {""};
+    for (const weft::coll::AlgorithmRow row_of : weft::coll::algorithms()) {
+      if (op == weft::name(row_of().coll)) names.emplace_back(row_of().name);
+    }
+  }
+  const char* const given = std::getenv("WEFT_TUNE");
+  const std::optional<std::string> before = given ? std::optional<std::string>(given) : std::nullopt;
+  for (const std::string& name : names) {
+    if (!name.empty()) ::setenv("WEFT_TUNE", (op + ":" + name).c_str(), 1);
+    BenchOptions one = options;
+    one.algorithm = name;
+    Job job(how);
+    for (Result& result : bench_collective(job, one, op)) results->push_back(std::move(result));
+    before ? ::setenv("WEFT_TUNE", before->c_str(), 1) : ::unsetenv("WEFT_TUNE");
+  }
+}
+
 std::vector<Result> measure_all(Job& job, const BenchOptions& options) {
   std::vector<Result> results;
   for (const std::string& op : options.ops) {
+    if (!options.algorithm.empty()) {
+      measure_algorithms(job, options, op, &results);
+      continue;
+    }
     if (op == "step") {
       for (const std::string& manifest : options.step.manifests)
         results.push_back(bench_step(job, options, manifest));

@@ -219,7 +219,8 @@ Result bench_one(Job& job, const BenchOptions& options, const std::string& name,
   Result result;
   result.work = name;
   const bool reduces = name.find("reduce") != std::string::npos;
-  result.details = (reduces ? options.op + " " : "") + options.dtype + " " + options.memory;
+  result.details = (reduces ? options.op + " " : "") + options.dtype + " " + options.memory +
+                   (options.algorithm.empty() ? "" : " " + options.algorithm);
   result.bytes = std::max(in, out);
   result.count = count;
   result.bus_factor = collective.bus_factor(static_cast<double>(ranks));
@@ -244,6 +245,7 @@ Result bench_one(Job& job, const BenchOptions& options, const std::string& name,
 Result bench_barrier(Job& job, const BenchOptions& options) {
   Result result;
   result.work = "barrier";
+  result.details = options.algorithm;
   const Subject subject{[](uint64_t) {}, [&] { job.barrier(); },
                         [&](uint64_t) {
                           result.algorithm = job.info().algorithm;

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <string_view>
 
+#include "coll/select.h"
 #include "compare.h"
 #include "names.h"
 #include "plot.h"
@@ -60,6 +62,12 @@ void add_buffers(CLI::App& bench, BenchOptions& options) {
 
 void add_reduction(CLI::App& bench, BenchOptions& options) {
   bench.add_option("--op", options.op, "reduction, default sum");
+}
+
+void add_algorithm(CLI::App& bench, BenchOptions& options) {
+  bench.add_option("--algorithm", options.algorithm,
+                   "algorithm over messages, as in WEFT_TUNE; all: Weft's choice and each algorithm, on "
+                   "communicators of their own");
 }
 
 // Adds the options for repetitions and processes.
@@ -124,6 +132,19 @@ void check_repeat(const BenchOptions& options) {
   }
 }
 
+// Every benchmark must have the named algorithm.
+void check_algorithm(const BenchOptions& options) {
+  if (options.algorithm.empty()) return;
+  for (const std::string& op : options.ops) {
+    if (op == "step" || op == "ready" || op == "send_recv")
+      throw std::invalid_argument("--algorithm does not apply to " + op);
+    if (options.algorithm == "all") continue;
+    weft::coll::Forced forced;
+    const weft::Status status = weft::coll::parse_forced(op + ":" + options.algorithm, &forced);
+    if (!status.ok()) throw std::invalid_argument("--algorithm: " + status.text());
+  }
+}
+
 // A picture of nothing, or of too many lines, is refused before minutes of measuring.
 void check_plot(const BenchOptions& options) {
   if (options.plot.empty()) return;
@@ -150,6 +171,7 @@ void add_benchmarks(CLI::App& bench, BenchOptions& options) {
   add_ranks(bench, options);
   add_buffers(bench, options);
   add_reduction(bench, options);
+  add_algorithm(bench, options);
   options.step.add_to(bench);
   add_processes(bench, options);
   add_reports(bench, options);
@@ -163,6 +185,7 @@ void add_benchmarks(CLI::App& bench, BenchOptions& options) {
     add_ranks(*command, options);
     if (each.kind == Kind::kReduces || each.kind == Kind::kMoves) add_buffers(*command, options);
     if (each.kind == Kind::kReduces) add_reduction(*command, options);
+    if (each.kind != Kind::kStep && each.name != std::string_view("ready")) add_algorithm(*command, options);
     if (each.kind == Kind::kStep) options.step.add_to(*command);
     add_processes(*command, options);
     add_reports(*command, options);
@@ -187,5 +210,6 @@ void check_options(const BenchOptions& options) {
   if (step != options.ops.end() && options.step.manifests.empty()) {
     throw std::invalid_argument("weft bench step needs --manifest FILE; examples are in bench/manifests");
   }
+  check_algorithm(options);
   check_plot(options);
 }

@@ -20,6 +20,7 @@ struct BenchOptions {
   std::string dtype = "f32";
   std::string op = "sum";
   std::vector<std::string> sizes;
+  std::string algorithm;  // of collectives over messages, or "all"; empty: Weft's choice
   StepOptions step;
   uint64_t iterations = 0;  // 0: by size
   uint64_t warmup = 3;
