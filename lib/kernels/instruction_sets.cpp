@@ -1,12 +1,14 @@
-// Defines the two functions that HWY_DYNAMIC_DISPATCH calls, in place of Highway's library: that one measures
-// its timer for 6 ms when a process loads it. The kernels are compiled for AVX2 and AVX-512 as the levels v3
-// and v4 of x86-64 define them, and for the compiler's baseline.
+// Defines the functions that HWY_DYNAMIC_DISPATCH and tests call, in place of Highway's library: that one
+// measures its timer for 6 ms when a process loads it. The kernels are compiled for AVX2 and AVX-512 as the
+// levels v3 and v4 of x86-64 define them, and for the compiler's baseline.
 #include "kernels/targets.h"
 
 #include <hwy/targets.h>
 
 namespace hwy {
 namespace {
+
+int64_t only = 0;  // of SetSupportedTargetsForTest; 0: no restriction
 
 #if HWY_ARCH_X86_64
 // Clang before 17 and gcc before 12 do not know the levels, but their main features.
@@ -32,6 +34,7 @@ bool has_v4() {
 }  // namespace
 
 int64_t SupportedTargets() {
+  if (only != 0) return only;
   int64_t targets = HWY_STATIC_TARGET;
 #if HWY_ARCH_X86_64
   if (__builtin_cpu_supports("aes") && __builtin_cpu_supports("pclmul")) {
@@ -45,6 +48,12 @@ int64_t SupportedTargets() {
 ChosenTarget& GetChosenTarget() {
   static ChosenTarget chosen;
   return chosen;
+}
+
+// Not while another thread calls a kernel.
+void SetSupportedTargetsForTest(int64_t targets) {
+  only = targets;
+  GetChosenTarget().DeInit();
 }
 
 }  // namespace hwy
