@@ -49,12 +49,6 @@ Status SegmentArena::free(std::byte* memory) {
   return {};
 }
 
-Group::~Group() {
-  for (const PeerSegment& peer : peers_) {
-    if (peer.mapping != nullptr) peer.mapping->release();
-  }
-}
-
 bool Group::in_arena(const std::byte* memory, uint64_t bytes, uint64_t alignment, uint64_t* offset) const {
   const auto start = reinterpret_cast<uintptr_t>(peer(rank_).arena_base);
   const auto address = reinterpret_cast<uintptr_t>(memory);

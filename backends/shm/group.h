@@ -43,9 +43,8 @@ class SegmentArena final : public Arena {
 };
 
 struct PeerSegment {
-  Mapping* mapping = nullptr;
-  std::byte* base = nullptr;        // as Mapping's
-  std::byte* arena_base = nullptr;  // as Mapping's
+  std::byte* base = nullptr;        // as Segments'
+  std::byte* arena_base = nullptr;  // as Segments'
   uint64_t remote_base = 0;         // its address in the owner's process
   int64_t pid = 0;
   bool same_process = false;
@@ -53,7 +52,6 @@ struct PeerSegment {
 
 class Group {
  public:
-  ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
@@ -129,7 +127,9 @@ class Group {
   int pauses_ = 1;  // iterations of pause()
   FailPointsPtr failpoints_;
   uint64_t first_packet_ = 0;
+  uint64_t nonce_ = 0;  // peers read it to find out whether they may read this process's memory
   Clock* clock_ = nullptr;
+  std::shared_ptr<Segments> segments_;
   std::vector<PeerSegment> peers_;
   std::vector<PopulatedRanges> populated_;
   std::shared_ptr<SegmentArena> arena_;  // shared by communicators that were shrunk from each other

@@ -1,8 +1,6 @@
 #include "group_setup.h"
 
-#include <fcntl.h>
 #include <sys/random.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -30,17 +28,6 @@ Status random_nonce(uint64_t* nonce) {
   return {};
 }
 
-// Reads the 64 bits at `address` of this process. Returns false if the address is invalid: the pipe reports
-// an error where a load would crash.
-bool read_checked(uint64_t address, uint64_t* value) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return false;
-  const Fd reader(ends[0]);
-  const Fd writer(ends[1]);
-  return ::write(writer.get(), reinterpret_cast<const void*>(address), sizeof *value) == sizeof *value &&
-         ::read(reader.get(), value, sizeof *value) == sizeof *value;
-}
-
 }  // namespace
 
 class GroupSetup {
@@ -61,9 +48,9 @@ class GroupSetup {
     group_->peers_.resize(static_cast<size_t>(size_));
     group_->populated_.resize(static_cast<size_t>(size_));
     WEFT_TRY(exchange_rank_infos());
-    WEFT_TRY(make_own());
-    Status reached = exchange_segments();
-    WEFT_TRY(agree(reached));
+    WEFT_TRY(agree(create_file_of_all()));
+    WEFT_TRY(agree(map_segments()));
+    WEFT_TRY(exchange_addresses());
     WEFT_TRY(choose_thresholds());
     group_->failpoints_ = args_.failpoints;  // only now: measurements write, too
     group_->arena_ = inherited_ ? inherited_ : std::make_shared<SegmentArena>(arena_memory_);
@@ -80,7 +67,9 @@ class GroupSetup {
   // Exchanges the ranks' introductions and determines the largest arena that all ranks can map.
   Status exchange_rank_infos() {
     RankInfo me;
+    WEFT_TRY(random_nonce(&nonce_));
     me.process = this_process();
+    me.nonce = nonce_;
     me.arena_bytes = arena_memory_ ? arena_memory_->size() : feasible_arena(size_, args_.arena_limit_bytes);
     me.needed_bytes = inherited_ ? inherited_->populated_bytes() : 0;
     me.available_bytes = available_memory();
@@ -100,7 +89,7 @@ class GroupSetup {
       arena = std::min(arena, theirs.arena_bytes);
       peer(r).pid = static_cast<int64_t>(theirs.process.pid);
       peer(r).same_process = r == rank_ || theirs.process == me.process;
-      users_ += peer(r).same_process ? 1 : 0;
+      nonces_.push_back(theirs.nonce);
       processes_ += cat(' ', theirs.process.pid);
       for (int other = 0; other < r; other++) {
         if (ranks[static_cast<size_t>(other)].process == theirs.process) threads_ = true;
@@ -110,107 +99,79 @@ class GroupSetup {
     return check_memory(ranks);
   }
 
-  // Creates the own segment and what others need to recognise it.
-  Status make_own() {
-    uint64_t nonce = 0;
-    Status status = reach(args_, FailPlace::kSystem, 0);
-    if (status.ok()) status = random_nonce(&nonce);
-    // From here on the mapping counts every rank of this process as a user. If one of them fails before it
-    // takes its part, the mapping outlives all of them. That is better than a mapping that ends while one
-    // still uses it.
-    const auto create = [&] {
-      return Mapping::create(group_->layout_, nonce, users_, static_cast<uint64_t>(rank_) * kApart,
-                             &arena_memory_, inherited_ ? inherited_->populated_bytes() : 0,
-                             &peer(rank_).mapping, &fd_);
-    };
-    if (status.ok()) status = inherited_ ? inherited_->change_pages(create) : create();
-    if (status.ok() && inherited_) inherited_->untaint();
-    if (status.ok()) {
-      peer(rank_).base = peer(rank_).mapping->base();
-      peer(rank_).arena_base = peer(rank_).mapping->arena_base();
-      segment_info_ = {nonce, reinterpret_cast<uint64_t>(peer(rank_).mapping),
-                       reinterpret_cast<uint64_t>(peer(rank_).mapping->nonce_address()),
-                       reinterpret_cast<uint64_t>(peer(rank_).base)};
-    }
-    return agree(status);
+  // Rank 0 creates the file of all segments.
+  Status create_file_of_all() {
+    WEFT_TRY(reach(args_, FailPlace::kSystem, 0));
+    return rank_ == 0 ? create_segments(group_->layout_, nonce_, &fd_) : Status();
   }
 
-  // Sends the own segment to all ranks and receives theirs.
-  Status exchange_segments() {
-    std::vector<Bytes> all;
-    WEFT_TRY(args_.exchange.all_gather(encode(segment_info_), &all, args_.deadline));
-    for (int r = 0; r < size_; r++) {
-      if (!peer(r).same_process) WEFT_TRY(args_.fds->send_fd(r, fd_.get()));
+  // Receives the file from rank 0 and maps it. Backs the own arena.
+  Status map_segments() {
+    for (int r = 1; rank_ == 0 && r < size_; r++) WEFT_TRY(args_.fds->send_fd(r, fd_.get()));
+    if (rank_ != 0) WEFT_TRY(receive_file());
+    const Layout& layout = group_->layout_;
+    // The own arena stays where it was before a shrink. The peers' arenas have the same distances from it in
+    // every process.
+    const uint64_t place = arena_memory_ ? reinterpret_cast<uintptr_t>(arena_memory_->base()) - layout.arena
+                                         : layout.segment(rank_);
+    WEFT_TRY(Segments::open(fd_, layout, nonces_[0], rank_, place, &group_->segments_)
+                 .with_prefix(cat("shared-memory segments of rank ", name(0), ": "))
+                 .with_ranks({name(0)}));
+    Segments& segments = *group_->segments_;
+    WEFT_TRY(segments.populate_control(rank_));
+    if (inherited_) {
+      WEFT_TRY(inherited_->change_pages(
+          [&] { return arena_memory_->back_anew(fd_, layout, rank_, inherited_->populated_bytes()); }));
+      inherited_->untaint();
+    } else {
+      const uint64_t at = reinterpret_cast<uintptr_t>(segments.base(rank_)) + layout.arena;
+      WEFT_TRY(ArenaMemory::map(fd_, layout, rank_, at, &arena_memory_));
     }
+    segments.set_arena(rank_, *arena_memory_);
     fd_.reset();
+    return {};
+  }
+
+  // Every rank has mapped the segments.
+  Status exchange_addresses() {
+    AddressInfo mine;
+    mine.nonce = reinterpret_cast<uint64_t>(&group_->nonce_);
+    mine.segment = reinterpret_cast<uint64_t>(group_->segments_->base(rank_));
+    group_->nonce_ = nonce_;
+    std::vector<Bytes> all;
+    WEFT_TRY(args_.exchange.all_gather(encode(mine), &all, args_.deadline));
     for (int r = 0; r < size_; r++) {
-      SegmentInfo theirs;
+      AddressInfo theirs;
       if (!decode(all[static_cast<size_t>(r)], &theirs))
         return Status::error(Code::kPeerFailed,
                              cat("rank ", name(r), " sent malformed data about its shared-memory segment (",
                                  all[static_cast<size_t>(r)].size(),
                                  " bytes): run the same version of Weft on all ranks"))
             .with_ranks({name(r)});
-      nonce_addresses_.push_back(theirs.nonce_address);
-      nonces_.push_back(theirs.nonce);
-      peer(r).remote_base = theirs.base;
-      if (r == rank_) continue;
-      WEFT_TRY((peer(r).same_process ? share(r, theirs.mapping, theirs.nonce) : attach(r, theirs.nonce))
-                   .with_ranks({name(r)}));
+      nonce_addresses_.push_back(theirs.nonce);
+      peer(r).remote_base = theirs.segment;
+      peer(r).base = group_->segments_->base(r);
+      peer(r).arena_base = group_->segments_->arena_base(r);
     }
-    return {};
-  }
-
-  Status share(int r, uint64_t mapping, uint64_t nonce) {
-    uint64_t found = 0;
-    if (!read_checked(nonce_addresses_.back(), &found) || found != nonce) {
-      return Status::error(
-          Code::kPeerFailed,
-          cat("rank ", name(r), " reports that it is a thread of this process, but its segment identifier ",
-              nonce, " is not at the address that it sent (", nonce_addresses_.back(), ")"));
-    }
-    auto* const shared = reinterpret_cast<Mapping*>(mapping);
-    if (reinterpret_cast<uint64_t>(shared->nonce_address()) != nonce_addresses_.back()) {
-      return Status::error(
-          Code::kPeerFailed,
-          cat("rank ", name(r), " reports that it is a thread of this process, but its segment identifier ",
-              nonce, " is not at the address that it sent (", nonce_addresses_.back(), ")"));
-    }
-    peer(r).mapping = shared;
-    peer(r).base = shared->base();
-    peer(r).arena_base = shared->arena_base();
     return {};
   }
 
   // A stopped rank sends nothing and closes nothing; the exchange reports that it is lost.
-  Status receive(int r, Fd* fd) {
+  Status receive_file() {
     for (;;) {
       const Deadline look = Deadline::after(args_.clock, kCheckMs, 0).earlier(args_.deadline);
-      Status status = args_.fds->receive_fd(r, fd, look);
+      Status status = args_.fds->receive_fd(0, &fd_, look);
       if (status.ok()) return status;
       if (status.code() == Code::kTimeout && !args_.deadline.expired(args_.clock)) {
         WEFT_TRY(args_.exchange.check());
         continue;
       }
-      return Status::error(
-          status.code(),
-          cat("rank ", name(r), " did not send the descriptor of its shared-memory segment: ", status.text()),
-          status.info().evidence);
+      return Status::error(status.code(),
+                           cat("rank ", name(0),
+                               " did not send the descriptor of the shared-memory segments: ", status.text()),
+                           status.info().evidence)
+          .with_ranks({name(0)});
     }
-  }
-
-  Status attach(int r, uint64_t nonce) {
-    Fd fd;
-    WEFT_TRY(receive(r, &fd));
-    // Keeps the distance from the own segment, as in every process. The own segment may still be where it was
-    // before a shrink.
-    const uint64_t place = reinterpret_cast<uintptr_t>(peer(rank_).base) +
-                           (static_cast<uint64_t>(r) - static_cast<uint64_t>(rank_)) * kApart;
-    WEFT_TRY(Mapping::attach(std::move(fd), group_->layout_, nonce, place, &peer(r).mapping)
-                 .with_prefix(cat("shared-memory segment of rank ", name(r), ": ")));
-    peer(r).base = peer(r).mapping->base();
-    peer(r).arena_base = peer(r).mapping->arena_base();
-    return {};
   }
 
   // True if this rank may read every peer's private memory. Tests it by reading their nonces.
@@ -400,14 +361,13 @@ class GroupSetup {
   const BackendArgs& args_;
   const int rank_;
   const int size_;
-  int users_ = 0;
+  uint64_t nonce_ = 0;
   std::string processes_;  // of all ranks
   bool threads_ = false;   // two ranks are threads of one process
   std::shared_ptr<Group> group_;
   std::shared_ptr<SegmentArena> inherited_;  // of the communicator that was shrunk
   std::shared_ptr<ArenaMemory> arena_memory_;
-  Fd fd_;
-  SegmentInfo segment_info_;
+  Fd fd_;  // of the file of all segments
   std::vector<uint64_t> nonces_;
   std::vector<uint64_t> nonce_addresses_;
 };

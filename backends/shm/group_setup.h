@@ -1,6 +1,6 @@
-// Creates a Group in a series of all-gathers. Every rank publishes its capabilities, creates its segment,
-// sends it to all other ranks, and maps all of theirs. If one rank fails, all ranks fail with an error that
-// names it. Called on the thread that makes the communicator.
+// Creates a Group in a series of all-gathers. Every rank publishes its capabilities. Rank 0 creates the file
+// of all segments and sends it to the others, which map it. If one rank fails, all ranks fail with an error
+// that names it. Called on the thread that makes the communicator.
 #pragma once
 
 #include <memory>

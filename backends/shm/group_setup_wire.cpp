@@ -17,7 +17,10 @@ Bytes encode(const RankInfo& rank_info) {
   ByteWriter writer;
   writer.put(kMagic);
   rank_info.process.put(writer);
-  writer.put(rank_info.arena_bytes).put(rank_info.needed_bytes).put(rank_info.available_bytes);
+  writer.put(rank_info.nonce)
+      .put(rank_info.arena_bytes)
+      .put(rank_info.needed_bytes)
+      .put(rank_info.available_bytes);
   return writer.take();
 }
 
@@ -25,27 +28,22 @@ bool decode(ByteView bytes, RankInfo* rank_info) {
   ByteReader reader(bytes);
   if (reader.get<uint64_t>() != kMagic) return false;
   rank_info->process = ProcessIdentity::get(reader);
+  rank_info->nonce = reader.get<uint64_t>();
   rank_info->arena_bytes = reader.get<uint64_t>();
   rank_info->needed_bytes = reader.get<uint64_t>();
   rank_info->available_bytes = reader.get<uint64_t>();
   return reader.done();
 }
 
-Bytes encode(const SegmentInfo& segment_info) {
+Bytes encode(const AddressInfo& address_info) {
   ByteWriter writer;
-  writer.put(segment_info.nonce)
-      .put(segment_info.mapping)
-      .put(segment_info.nonce_address)
-      .put(segment_info.base);
-  return writer.take();
+  return writer.put(address_info.nonce).put(address_info.segment).take();
 }
 
-bool decode(ByteView bytes, SegmentInfo* segment_info) {
+bool decode(ByteView bytes, AddressInfo* address_info) {
   ByteReader reader(bytes);
-  segment_info->nonce = reader.get<uint64_t>();
-  segment_info->mapping = reader.get<uint64_t>();
-  segment_info->nonce_address = reader.get<uint64_t>();
-  segment_info->base = reader.get<uint64_t>();
+  address_info->nonce = reader.get<uint64_t>();
+  address_info->segment = reader.get<uint64_t>();
   return reader.done();
 }
 

@@ -13,21 +13,20 @@
 
 namespace weft::shm {
 
-// A rank's process, the largest arena that it can map, the memory that it needs at once, and the memory that
-// its machine has.
+// A rank's process, a random number by which others recognise what it sends, the largest arena that it can
+// map, the memory that it needs at once, and the memory that its machine has.
 struct RankInfo {
   ProcessIdentity process;
+  uint64_t nonce = 0;
   uint64_t arena_bytes = 0;
   uint64_t needed_bytes = 0;  // to back new allocations
   uint64_t available_bytes = 0;
 };
 
-// Values by which peers recognise a rank's segment, in the rank's process.
-struct SegmentInfo {
+// Addresses in the rank's process: of its nonce and of its segment.
+struct AddressInfo {
   uint64_t nonce = 0;
-  uint64_t mapping = 0;
-  uint64_t nonce_address = 0;
-  uint64_t base = 0;
+  uint64_t segment = 0;
 };
 
 // The result of one step of group setup on a rank: its status, its answers to yes-no questions, and the
@@ -43,11 +42,11 @@ inline constexpr uint8_t kMeasured = 4;  // thresholds: measured by an earlier c
 inline constexpr uint8_t kAllAnswerBits = 7;
 
 Bytes encode(const RankInfo& rank_info);
-Bytes encode(const SegmentInfo& segment_info);
+Bytes encode(const AddressInfo& address_info);
 Bytes encode(const SetupResult& setup_result);
 // Each returns false for anything that encode does not write.
 bool decode(ByteView bytes, RankInfo* rank_info);
-bool decode(ByteView bytes, SegmentInfo* segment_info);
+bool decode(ByteView bytes, AddressInfo* address_info);
 bool decode(ByteView bytes, SetupResult* setup_result);
 
 // Returns kNoMemory unless the machine has the memory that all its ranks need. The result is equal on all of

@@ -1,4 +1,5 @@
-// The layout of a rank's segment, with equal offsets on every rank of the host:
+// The layout of a rank's segment, with equal offsets on every rank of the host. The segments of all ranks lie
+// in one file, one behind the other:
 //
 //   header | lane blocks | pair blocks | staging of every lane | rings of every pair | arena
 //
@@ -13,7 +14,7 @@
 
 namespace weft::shm {
 
-inline constexpr uint64_t kMagic = 0x356d687374666577;  // "weftshm5"
+inline constexpr uint64_t kMagic = 0x366d687374666577;  // "weftshm6"
 inline constexpr uint32_t kLanes = 64;                  // collective lanes of a communicator
 inline constexpr uint64_t kPage = 4096;
 inline constexpr uint64_t kHugePage = 2 << 20;
@@ -34,6 +35,7 @@ inline constexpr uint32_t kPairChannels = 3;
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
+// Begins the file.
 struct Header {
   uint64_t magic;
   uint64_t nonce;  // proves that the received descriptor is the intended one
@@ -121,13 +123,17 @@ static_assert(sizeof(PacketHeader) == 64);
 struct Layout {
   Layout() = default;
   Layout(int ranks, uint64_t arena);
+  bool operator==(const Layout&) const = default;
 
   uint64_t lane(uint32_t id) const { return lanes + id * sizeof(LaneBlock); }
   uint64_t pair(int peer, uint32_t channel) const { return pairs + at(peer, channel) * sizeof(PairBlock); }
   uint64_t lane_staging(uint32_t id) const { return staging + id * kStagingBytes; }
   uint64_t ring(int peer, uint32_t channel) const { return rings + at(peer, channel) * kRingBytes; }
-  // Every operation touches [0, control_bytes), so it is populated at once.
+  // Every operation touches [0, control_bytes), so its owner populates it at once.
   uint64_t control_bytes() const { return staging; }
+  // Offset of a rank's segment in the file.
+  uint64_t segment(int rank) const { return static_cast<uint64_t>(rank) * stride; }
+  uint64_t file_bytes() const { return ranks * stride; }
 
   uint64_t lanes = 0;
   uint64_t pairs = 0;
@@ -136,6 +142,10 @@ struct Layout {
   uint64_t arena = 0;
   uint64_t arena_bytes = 0;
   uint64_t total = 0;
+  uint64_t ranks = 0;
+  // From one segment to the next in the file: an odd number of huge pages, so that the low 28 bits of
+  // addresses at equal offsets differ in bits 21 to 27 alone, for up to 128 ranks. See kPlaces.
+  uint64_t stride = 0;
 
  private:
   static uint64_t at(int peer, uint32_t channel) {

@@ -11,7 +11,8 @@
 #include <charconv>
 #include <cstdio>
 #include <cstring>
-#include <new>
+#include <map>
+#include <mutex>
 #include <string>
 #include <string_view>
 
@@ -81,6 +82,36 @@ bool read_number(const char* path, uint64_t* value) {
   return ok;
 }
 
+// The mappings of this process.
+struct OpenSegments {
+  std::mutex mutex;
+  std::map<uint64_t, std::weak_ptr<Segments>> by_nonce;  // guarded by mutex
+};
+
+OpenSegments& open_segments() {
+  static OpenSegments& all = *new OpenSegments;  // never ends: threads may use it until the process has ended
+  return all;
+}
+
+// Returns kPeerFailed unless the file is the one that was announced.
+Status check_file(const Fd& fd, const Layout& layout, uint64_t nonce) {
+  struct stat info{};
+  if (::fstat(fd.get(), &info) != 0) return Status::system("fstat of the segments' file", errno);
+  const int seals = ::fcntl(fd.get(), F_GET_SEALS);
+  if (static_cast<uint64_t>(info.st_size) != layout.file_bytes() || seals < 0 || (seals & kSeals) != kSeals) {
+    return Status::error(Code::kPeerFailed,
+                         cat("the received file descriptor has ", info.st_size, " bytes and seals ", seals,
+                             ", expected ", layout.file_bytes(), " bytes and seals ", kSeals));
+  }
+  Header header{};
+  if (::pread(fd.get(), &header, sizeof header, 0) != sizeof header)
+    return Status::system("pread of the segments' header", errno);
+  if (header.magic == kMagic && header.nonce == nonce) return {};
+  return Status::error(Code::kPeerFailed,
+                       cat("its header has magic number ", header.magic, " and identifier ", header.nonce,
+                           ", expected ", kMagic, " and ", nonce));
+}
+
 // Returns this process's control group (version 2); empty for the root group and where there is none.
 std::string control_group() {
   char line[4096];
@@ -107,13 +138,15 @@ Layout::Layout(int ranks, uint64_t arena_size) {
   arena = round_up(rings + count * kPairChannels * kRingBytes, kHugePage);
   arena_bytes = round_up(arena_size, page_size());
   total = arena + arena_bytes;
+  this->ranks = count;
+  stride = round_up(total, kHugePage) | kHugePage;
 }
 
-Status ArenaMemory::map(const Fd& fd, const Layout& layout, uint64_t place,
+Status ArenaMemory::map(const Fd& fd, const Layout& layout, int rank, uint64_t place,
                         std::shared_ptr<ArenaMemory>* memory) {
   std::byte* base = nullptr;
   if (layout.arena_bytes > 0)
-    WEFT_TRY(shm::map(fd, layout.arena, layout.arena_bytes, place + layout.arena, &base));
+    WEFT_TRY(shm::map(fd, layout.segment(rank) + layout.arena, layout.arena_bytes, place, &base));
   memory->reset(new ArenaMemory(base, layout.arena_bytes));
   return {};
 }
@@ -122,7 +155,7 @@ ArenaMemory::~ArenaMemory() {
   if (size_ > 0) ::munmap(base_, size_);
 }
 
-Status ArenaMemory::back_anew(const Fd& fd, const Layout& layout, uint64_t used) {
+Status ArenaMemory::back_anew(const Fd& fd, const Layout& layout, int rank, uint64_t used) {
   if (layout.arena_bytes != size_ || used > size_) {
     return Status::error(
         Code::kInternal,
@@ -130,9 +163,10 @@ Status ArenaMemory::back_anew(const Fd& fd, const Layout& layout, uint64_t used)
             " bytes of the old one of ", size_, " are allocated; report this as a bug of Weft"));
   }
   if (size_ == 0) return {};
+  const uint64_t offset = layout.segment(rank) + layout.arena;
   std::byte* fresh = nullptr;
   if (used > 0) {
-    Status mapped = shm::map(fd, layout.arena, used, 0, &fresh);
+    Status mapped = shm::map(fd, offset, used, 0, &fresh);
     if (fresh == nullptr) return mapped;
     const Status populated = populate(fresh, used);
     if (populated.ok()) std::memcpy(fresh, base_, used);
@@ -141,7 +175,7 @@ Status ArenaMemory::back_anew(const Fd& fd, const Layout& layout, uint64_t used)
   }
   // Replaces the mapping in one step, so that no thread ever finds these addresses unmapped. (mremap would
   // keep the page tables, but the hooks of UCX up to 1.14 lose its address.)
-  if (::mmap(base_, size_, kProtection, kShared | MAP_FIXED, fd.get(), static_cast<off_t>(layout.arena)) ==
+  if (::mmap(base_, size_, kProtection, kShared | MAP_FIXED, fd.get(), static_cast<off_t>(offset)) ==
       MAP_FAILED) {
     return Status::system(cat("mmap of ", bytes_text(size_)), errno);
   }
@@ -163,57 +197,45 @@ Status create_file(uint64_t size, Fd* fd) {
   return {};
 }
 
-Status Mapping::create(const Layout& layout, uint64_t nonce, int users, uint64_t place,
-                       std::shared_ptr<ArenaMemory>* arena, uint64_t used, Mapping** mapping, Fd* fd) {
-  Fd file;
-  WEFT_TRY(create_file(layout.total, &file));
-  std::byte* base = nullptr;
-  if (*arena) place = reinterpret_cast<uintptr_t>((*arena)->base()) - layout.arena;
-  WEFT_TRY(map(file, 0, layout.arena, place, &base));
-  Status status = populate(base, layout.control_bytes());
-  if (status.ok()) {
-    status = *arena ? (*arena)->back_anew(file, layout, used) : ArenaMemory::map(file, layout, place, arena);
-  }
-  if (!status.ok()) {
-    ::munmap(base, layout.arena);
-    return status;
-  }
-  new (base) Header{kMagic, nonce};
-  *mapping = new Mapping(base, layout.arena, (*arena)->base() - layout.arena, *arena, nonce, users);
-  *fd = std::move(file);
-  return {};
+Status create_segments(const Layout& layout, uint64_t nonce, Fd* fd) {
+  WEFT_TRY(create_file(layout.file_bytes(), fd));
+  const Header header{kMagic, nonce};
+  if (::pwrite(fd->get(), &header, sizeof header, 0) == sizeof header) return {};
+  return Status::system("pwrite of the segments' header", errno);
 }
 
-Status Mapping::attach(Fd fd, const Layout& layout, uint64_t nonce, uint64_t place, Mapping** mapping) {
-  struct stat info{};
-  if (::fstat(fd.get(), &info) != 0) return Status::system("fstat of a peer's segment", errno);
-  const int seals = ::fcntl(fd.get(), F_GET_SEALS);
-  if (static_cast<uint64_t>(info.st_size) != layout.total || seals < 0 || (seals & kSeals) != kSeals) {
+Status Segments::open(const Fd& fd, const Layout& layout, uint64_t nonce, int rank, uint64_t place,
+                      std::shared_ptr<Segments>* segments) {
+  // Both may end here, and must then do so behind the lock, which their end takes.
+  std::shared_ptr<Segments> shared, made(new Segments(layout, nonce));
+  OpenSegments& all = open_segments();
+  const std::lock_guard lock(all.mutex);
+  if (const auto found = all.by_nonce.find(nonce); found != all.by_nonce.end()) shared = found->second.lock();
+  if (shared && shared->layout_ != layout) {
     return Status::error(Code::kPeerFailed,
-                         cat("the received file descriptor has ", info.st_size, " bytes and seals ", seals,
-                             ", expected ", layout.total, " bytes and seals ", kSeals));
+                         cat("another communicator of this process has segments with identifier ", nonce));
   }
-  std::byte* base = nullptr;
-  WEFT_TRY(map(fd, 0, layout.total, place, &base));
-  Status status = populate(base, layout.control_bytes());
-  const Header* const header = std::launder(reinterpret_cast<const Header*>(base));
-  if (status.ok() && (header->magic != kMagic || header->nonce != nonce)) {
-    status = Status::error(Code::kPeerFailed,
-                           cat("its header has magic number ", header->magic, " and identifier ",
-                               header->nonce, ", expected ", kMagic, " and ", nonce));
+  if (shared) {
+    *segments = std::move(shared);
+    return {};
   }
-  if (!status.ok()) {
-    ::munmap(base, layout.total);
-    return status;
-  }
-  *mapping = new Mapping(base, layout.total, base, nullptr, nonce, 1);
+  WEFT_TRY(check_file(fd, layout, nonce));
+  WEFT_TRY(map(fd, 0, layout.file_bytes(), place - layout.segment(rank), &made->base_));
+  all.by_nonce[nonce] = made;
+  *segments = std::move(made);
   return {};
 }
 
-void Mapping::release() {
-  if (users_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-  ::munmap(base_, size_);
-  delete this;
+Segments::~Segments() {
+  if (base_ != nullptr) ::munmap(base_, layout_.file_bytes());
+  OpenSegments& all = open_segments();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.by_nonce.find(nonce_);
+  if (found != all.by_nonce.end() && found->second.expired()) all.by_nonce.erase(found);
+}
+
+Status Segments::populate_control(int rank) {
+  return populate(base(rank), layout_.control_bytes());
 }
 
 uint64_t feasible_arena(int ranks, uint64_t limit) {
@@ -221,14 +243,15 @@ uint64_t feasible_arena(int ranks, uint64_t limit) {
   uint64_t arena = round_up(limit, page);
   rlimit file_size{};
   if (::getrlimit(RLIMIT_FSIZE, &file_size) == 0 && file_size.rlim_cur != RLIM_INFINITY) {
-    const uint64_t others = Layout(ranks, 0).total;
-    const uint64_t room = file_size.rlim_cur > others ? file_size.rlim_cur - others : 0;
+    const uint64_t others = Layout(ranks, 0).stride + kHugePage;
+    const uint64_t each = file_size.rlim_cur / static_cast<uint64_t>(ranks);
+    const uint64_t room = each > others ? each - others : 0;
     arena = std::min(arena, room / page * page);
   }
   // Tries the reservation, because RLIMIT_AS and other limits bound the address space. Reserves twice the
   // need, to leave some to the program.
   while (arena > kHugePage) {
-    const uint64_t need = 2 * Layout(ranks, arena).total * static_cast<uint64_t>(ranks);
+    const uint64_t need = 2 * Layout(ranks, arena).file_bytes();
     void* const tuner = ::mmap(nullptr, need, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (tuner != MAP_FAILED) {
       ::munmap(tuner, need);

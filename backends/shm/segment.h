@@ -1,6 +1,6 @@
-// The memory of one rank, mapped by every rank of its host. It is a sealed memfd, so that no process can
-// shrink it under a reader and a crash leaves nothing behind. Made during group setup; constant afterwards.
-// Threads: any thread.
+// The memory of the ranks of one host: a segment for each rank, all in one file that the first rank creates
+// and every rank maps. It is a sealed memfd, so that no process can shrink it under a reader and a crash
+// leaves nothing behind. Made during group setup; constant afterwards. Threads: any thread.
 #pragma once
 
 #include <atomic>
@@ -14,33 +14,33 @@
 
 namespace weft::shm {
 
-// Addresses of segments, modulo kPlaces: each segment is mapped kApart behind that of the previous rank.
-// AMD's first-level caches find a line by a hash of bits 12 to 27 of its address, and keep only one of two
-// lines with equal hashes. Ranks' buffers have equal offsets and are used together. Operations took up to
-// seven times as long where the buffers' addresses agreed in these bits. Addresses that differ only in bits
-// 21 to 27 never have the same hash.
+// Addresses are chosen modulo kPlaces. AMD's first-level caches find a line by a hash of bits 12 to 27 of its
+// address, and keep only one of two lines with equal hashes. Ranks' buffers have equal offsets and are used
+// together. Operations took up to seven times as long where the buffers' addresses agreed in these bits.
+// Addresses that differ only in bits 21 to 27 never have the same hash.
 inline constexpr uint64_t kPlaces = uint64_t{1} << 28;
-inline constexpr uint64_t kApart = kHugePage;
 
-// Creates the file of a segment: a memfd of this size that nobody can shrink, grow or, where the kernel knows
-// that, execute.
+// Creates a memfd of this size that nobody can shrink, grow or, where the kernel knows that, execute.
 Status create_file(uint64_t size, Fd* fd);
+// Creates the file of all segments, and writes its header.
+Status create_segments(const Layout& layout, uint64_t nonce, Fd* fd);
 
 // The own arena's address range in this process. It stays when a communicator is shrunk, while the memory
 // behind it is replaced by that of a new segment, which the excluded ranks do not know. Threads: one thread
 // at a time calls back_anew, while no thread uses the memory.
 class ArenaMemory {
  public:
-  // Maps the arena of the segment `fd` at `place`.
-  static Status map(const Fd& fd, const Layout& layout, uint64_t place, std::shared_ptr<ArenaMemory>* memory);
+  // Maps the arena of segment `rank` of the file at `place`.
+  static Status map(const Fd& fd, const Layout& layout, int rank, uint64_t place,
+                    std::shared_ptr<ArenaMemory>* memory);
   ~ArenaMemory();
   ArenaMemory(const ArenaMemory&) = delete;
   ArenaMemory& operator=(const ArenaMemory&) = delete;
 
-  // Replaces the memory behind this mapping by the arena of the segment `fd`, which must have the same size;
-  // the addresses stay the same. Copies the first `used` bytes. After an error the old memory is still
-  // mapped, unless only the final population of the new pages failed: then the new memory is.
-  Status back_anew(const Fd& fd, const Layout& layout, uint64_t used);
+  // Replaces the memory behind this mapping by the arena of segment `rank` of the file, which must have the
+  // same size; the addresses stay the same. Copies the first `used` bytes. After an error the old memory is
+  // still mapped, unless only the final population of the new pages failed: then the new memory is.
+  Status back_anew(const Fd& fd, const Layout& layout, int rank, uint64_t used);
 
   std::byte* base() const { return base_; }
   uint64_t size() const { return size_; }
@@ -52,48 +52,44 @@ class ArenaMemory {
   const uint64_t size_;
 };
 
-// A mapping of a segment. Ranks that are threads of one process share the owner's mapping, which ends with
-// its last user.
-class Mapping {
+// The segments of all ranks, mapped into this process. Ranks that are threads of one process share one
+// mapping.
+class Segments {
  public:
-  // Creates a segment and maps it. If *arena is set, it becomes the segment's arena: its addresses stay, its
-  // first `used` bytes are copied, and the rest of the segment is mapped before it. Otherwise the segment is
-  // mapped at `place`, and *arena is set. users: the number of release() calls that end the mapping.
-  static Status create(const Layout& layout, uint64_t nonce, int users, uint64_t place,
-                       std::shared_ptr<ArenaMemory>* arena, uint64_t used, Mapping** mapping, Fd* fd);
-  // Maps a peer's segment, at `place` if possible, after checking its size, seals and header.
-  static Status attach(Fd fd, const Layout& layout, uint64_t nonce, uint64_t place, Mapping** mapping);
-  void release();
+  // Sets *segments to this process's mapping of the file with this nonce. If no other thread has one, it maps
+  // the file after checking its size, seals and header, with segment `rank` at `place` modulo kPlaces if
+  // possible.
+  static Status open(const Fd& fd, const Layout& layout, uint64_t nonce, int rank, uint64_t place,
+                     std::shared_ptr<Segments>* segments);
+  ~Segments();
+  Segments(const Segments&) = delete;
+  Segments& operator=(const Segments&) = delete;
 
-  // The addresses to which an offset of the segment is added: base() for offsets below Layout::arena,
-  // arena_base() for the others.
-  std::byte* base() const { return base_; }
-  std::byte* arena_base() const { return arena_base_; }
-  uint64_t nonce() const { return nonce_; }
-  // Returns the address that a peer in another process reads to test whether it may read this process's
-  // memory.
-  const uint64_t* nonce_address() const { return &nonce_; }
+  // Populates what every operation touches of a rank's segment. kNoMemory.
+  Status populate_control(int rank);
+  // The addresses to which an offset of a rank's segment is added: base() for offsets below Layout::arena,
+  // arena_base() for the others. A rank of this process accesses its own arena through its ArenaMemory, and
+  // so do the other ranks of this process, once it has said where that is.
+  std::byte* base(int rank) const { return base_ + layout_.segment(rank); }
+  std::byte* arena_base(int rank) const {
+    std::byte* const own = arenas_[static_cast<size_t>(rank)].load(std::memory_order_acquire);
+    return own != nullptr ? own - layout_.arena : base(rank);
+  }
+  void set_arena(int rank, const ArenaMemory& arena) {
+    arenas_[static_cast<size_t>(rank)].store(arena.base(), std::memory_order_release);
+  }
 
  private:
-  Mapping(std::byte* base, uint64_t size, std::byte* arena_base, std::shared_ptr<ArenaMemory> arena,
-          uint64_t nonce, int users)
-      : base_(base),
-        size_(size),
-        arena_base_(arena_base),
-        arena_(std::move(arena)),
-        nonce_(nonce),
-        users_(users) {}
+  Segments(const Layout& layout, uint64_t nonce) : layout_(layout), nonce_(nonce), arenas_(layout.ranks) {}
 
-  std::byte* const base_;
-  const uint64_t size_;
-  std::byte* const arena_base_;
-  const std::shared_ptr<ArenaMemory> arena_;  // set for the own segment
+  std::byte* base_ = nullptr;
+  const Layout layout_;
   const uint64_t nonce_;
-  std::atomic<int> users_;
+  std::vector<std::atomic<std::byte*>> arenas_;  // of the ranks of this process; null: not known
 };
 
-// Returns the largest arena, at most `limit`, with which this process can map `ranks` segments and create
-// one.
+// Returns the largest arena, at most `limit`, with which this process can create and map the segments of so
+// many ranks.
 uint64_t feasible_arena(int ranks, uint64_t limit);
 
 // Makes the pages of [from, from + size) writable without changing their contents. Returns kNoMemory instead

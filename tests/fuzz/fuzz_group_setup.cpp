@@ -1,5 +1,5 @@
-// Input: messages of another rank during shared-memory group setup: an introduction, the location of its
-// segment, or the result of a step. A decoded message can be encoded again without change.
+// Input: messages of another rank during shared-memory group setup: an introduction, addresses in its
+// process, or the result of a step. A decoded message can be encoded again without change.
 #include "fuzz.h"
 #include "shm/group_setup_wire.h"
 
@@ -30,7 +30,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     demand(room.ok() == (theirs.needed_bytes <= std::min(mine.available_bytes, theirs.available_bytes)));
     demand(room.code() == shm::check_memory({theirs, mine}).code());
   } else if (kind % 3 == 1) {
-    shm::SegmentInfo theirs;
+    shm::AddressInfo theirs;
     check(bytes, &theirs);
   } else {
     shm::SetupResult theirs;

@@ -50,7 +50,6 @@ Layout::Layout(int ranks, uint64_t arena_size) {
 Status PopulatedRanges::ensure(std::byte*, uint64_t, uint64_t, uint64_t) {
   return {};
 }
-void Mapping::release() {}
 Status populate(std::byte*, uint64_t) {
   return {};
 }

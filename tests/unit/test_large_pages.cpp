@@ -50,10 +50,10 @@ TEST_CASE("memory that the machine cannot provide is an error for any page size"
     full = false;
     const Layout layout(2, 1 << 20);
     CHECK(layout.arena_bytes % static_cast<uint64_t>(getpagesize()) == 0);
-    Mapping* own = nullptr;
     std::shared_ptr<ArenaMemory> arena;
     Fd fd;
-    REQUIRE(Mapping::create(layout, 7, 1, 0, &arena, 0, &own, &fd).ok());
+    REQUIRE(create_segments(layout, 7, &fd).ok());
+    REQUIRE(ArenaMemory::map(fd, layout, 1, 0, &arena).ok());
     for (const uint64_t offset : {uint64_t{0}, kPage, 3 * kPage, kLarge, kLarge + kPage}) {
       INFO("offset " << offset);
       full = false;
@@ -64,17 +64,16 @@ TEST_CASE("memory that the machine cannot provide is an error for any page size"
       CHECK(populate(arena->base() + offset, 100).code() == Code::kNoMemory);
     }
     full = false;
-    own->release();
   }
   large = false;
 }
 
 TEST_CASE("where the kernel refuses to populate memory, its pages are written, and keep their contents") {
   const Layout layout(2, 4 << 20);
-  Mapping* own = nullptr;
   std::shared_ptr<ArenaMemory> arena;
   Fd fd;
-  REQUIRE(Mapping::create(layout, 7, 1, 0, &arena, 0, &own, &fd).ok());
+  REQUIRE(create_segments(layout, 7, &fd).ok());
+  REQUIRE(ArenaMemory::map(fd, layout, 0, 0, &arena).ok());
   for (const int error : {EINVAL, ENOSYS, EPERM}) {
     INFO("errno " << error);
     std::byte* const pages = arena->base() + static_cast<uint64_t>(error) * kLarge;
@@ -87,5 +86,4 @@ TEST_CASE("where the kernel refuses to populate memory, its pages are written, a
     CHECK((resident & 1) == 1);
     CHECK(pages[5] == std::byte{7});
   }
-  own->release();
 }

@@ -38,27 +38,59 @@ int mapped_segments() {
   return count;
 }
 
-Fd duplicate(const Fd& fd) {
-  return Fd(::dup(fd.get()));
+// The segments of a communicator as one rank of it has them. Ranks of other processes map the file
+// themselves; here another mapping of the same pages stands for theirs.
+struct Rank {
+  std::shared_ptr<Segments> segments;
+  std::shared_ptr<ArenaMemory> arena;
+};
+
+Fd new_file(const Layout& layout, uint64_t nonce) {
+  Fd fd;
+  REQUIRE(create_segments(layout, nonce, &fd).ok());
+  return fd;
+}
+
+Rank join(const Fd& fd, const Layout& layout, uint64_t nonce, int rank, uint64_t place) {
+  Rank made;
+  REQUIRE(Segments::open(fd, layout, nonce, rank, place, &made.segments).ok());
+  REQUIRE(made.segments->populate_control(rank).ok());
+  const uint64_t at = reinterpret_cast<uintptr_t>(made.segments->base(rank)) + layout.arena;
+  REQUIRE(ArenaMemory::map(fd, layout, rank, at, &made.arena).ok());
+  made.segments->set_arena(rank, *made.arena);
+  return made;
 }
 
 }  // namespace
 
-TEST_CASE("a segment is attached only if it is the one that was announced") {
+TEST_CASE("a file of segments is mapped only if it is the one that was announced") {
   const Layout layout(2, 1 << 20);
-  Mapping* own = nullptr;
-  std::shared_ptr<ArenaMemory> arena;
-  Fd fd;
-  REQUIRE(Mapping::create(layout, 77, 1, 0, &arena, 0, &own, &fd).ok());
-  Mapping* other = nullptr;
-  CHECK(Mapping::attach(duplicate(fd), Layout(2, 2 << 20), 77, 0, &other).code() == Code::kPeerFailed);
-  CHECK(Mapping::attach(duplicate(fd), layout, 78, 0, &other).code() == Code::kPeerFailed);
-  CHECK(Mapping::attach(Fd(), layout, 77, 0, &other).code() == Code::kSystem);
-  REQUIRE(Mapping::attach(duplicate(fd), layout, 77, 0, &other).ok());
-  own->arena_base()[layout.arena] = std::byte{9};
-  CHECK(other->arena_base()[layout.arena] == std::byte{9});
-  other->release();
-  own->release();
+  const Fd fd = new_file(layout, 77);
+  std::shared_ptr<Segments> other;
+  CHECK(Segments::open(fd, Layout(2, 2 << 20), 77, 0, 0, &other).code() == Code::kPeerFailed);
+  CHECK(Segments::open(fd, Layout(3, 1 << 20), 77, 0, 0, &other).code() == Code::kPeerFailed);
+  CHECK(Segments::open(fd, layout, 78, 0, 0, &other).code() == Code::kPeerFailed);
+  CHECK(Segments::open(Fd(), layout, 77, 0, 0, &other).code() == Code::kSystem);
+  CHECK(other == nullptr);
+  CHECK(mapped_segments() == 0);
+}
+
+TEST_CASE("ranks of one process share the mapping, and reach each other's arenas where their owners do") {
+  const Layout layout(2, 1 << 20);
+  const Fd fd = new_file(layout, 77);
+  const Rank first = join(fd, layout, 77, 0, 0);
+  const Rank second = join(fd, layout, 77, 1, 5 * kHugePage);
+  CHECK(first.segments == second.segments);
+  for (const int rank : {0, 1}) {
+    const ArenaMemory& arena = rank == 0 ? *first.arena : *second.arena;
+    CHECK(first.segments->arena_base(rank) + layout.arena == arena.base());
+    // The same pages also lie in the mapping.
+    arena.base()[7] = std::byte{9};
+    CHECK(first.segments->base(rank)[layout.arena + 7] == std::byte{9});
+  }
+  std::shared_ptr<Segments> other;
+  CHECK(Segments::open(fd, Layout(2, 2 << 20), 77, 0, 0, &other).code() == Code::kPeerFailed);
+  CHECK(other == nullptr);
 }
 
 namespace {
@@ -69,35 +101,19 @@ bool lies_at(const std::byte* base, uint64_t place) {
 
 }  // namespace
 
-TEST_CASE("a segment and its arena lie at the chosen offset, modulo the caches' set size") {
-  const Layout layout(2, 1 << 20);
-  for (const uint64_t place : {uint64_t{0}, kApart, 5 * kApart + page_size(), kPlaces - page_size()}) {
-    Mapping* own = nullptr;
-    Mapping* peer = nullptr;
-    std::shared_ptr<ArenaMemory> arena;
-    Fd fd;
-    REQUIRE(Mapping::create(layout, 77, 1, place, &arena, 0, &own, &fd).ok());
-    CHECK(lies_at(own->base(), place));
-    CHECK(lies_at(own->arena_base(), place));
-    REQUIRE(Mapping::attach(std::move(fd), layout, 77, place + kApart, &peer).ok());
-    CHECK(lies_at(peer->base(), place + kApart));
-    peer->release();
-    own->release();
+TEST_CASE("segments and arenas lie at the chosen offset, modulo the caches' set size") {
+  const Layout layout(3, 1 << 20);
+  CHECK(layout.stride % (2 * kHugePage) == kHugePage);
+  uint64_t nonce = 100;
+  for (const uint64_t place : {uint64_t{0}, kHugePage, 5 * kHugePage + page_size(), kPlaces - page_size()}) {
+    const Fd fd = new_file(layout, ++nonce);
+    const Rank one = join(fd, layout, nonce, 1, place);
+    CHECK(lies_at(one.segments->base(1), place));
+    CHECK(lies_at(one.segments->arena_base(1), place));
+    CHECK(lies_at(one.segments->base(0), place - layout.stride));
+    CHECK(lies_at(one.segments->base(2), place + layout.stride));
+    CHECK(lies_at(one.segments->arena_base(2), place + layout.stride));
   }
-}
-
-TEST_CASE("a segment that follows another one on the same arena has its offset") {
-  const Layout layout(2, 1 << 20);
-  std::shared_ptr<ArenaMemory> arena;
-  Mapping* before = nullptr;
-  Mapping* after = nullptr;
-  Fd fd;
-  REQUIRE(Mapping::create(layout, 1, 1, 3 * kApart, &arena, 0, &before, &fd).ok());
-  REQUIRE(Mapping::create(layout, 2, 1, kApart, &arena, 0, &after, &fd).ok());
-  CHECK(lies_at(after->base(), 3 * kApart));
-  CHECK(lies_at(after->arena_base(), 3 * kApart));
-  before->release();
-  after->release();
 }
 
 namespace {
@@ -119,28 +135,22 @@ bool child_writes(std::byte* memory) {
 
 TEST_CASE("a forked child has no part of any segment, so it cannot change its parent's gradients") {
   const Layout layout(2, 1 << 20);
-  Mapping* own = nullptr;
-  Mapping* peer = nullptr;
-  Mapping* anew = nullptr;
-  std::shared_ptr<ArenaMemory> arena;
-  Fd fd;
-  REQUIRE(Mapping::create(layout, 77, 1, 0, &arena, 0, &own, &fd).ok());
-  REQUIRE(Mapping::attach(duplicate(fd), layout, 77, kApart, &peer).ok());
-  std::byte* const gradient = own->arena_base() + layout.arena + 5;
+  const Fd fd = new_file(layout, 77);
+  const Rank own = join(fd, layout, 77, 0, 0);
+  std::byte* const gradient = own.arena->base() + 5;
   *gradient = std::byte{1};
   CHECK_FALSE(child_writes(gradient));
-  CHECK_FALSE(child_writes(own->base() + layout.lanes));
-  CHECK_FALSE(child_writes(peer->base() + layout.lanes));
-  CHECK_FALSE(child_writes(peer->arena_base() + layout.arena + 5));
+  for (const int rank : {0, 1}) {
+    CHECK_FALSE(child_writes(own.segments->base(rank) + layout.lanes));
+    CHECK_FALSE(child_writes(own.segments->base(rank) + layout.arena + 5));
+  }
   CHECK(*gradient == std::byte{1});
-  // The arena is moved into another segment.
-  REQUIRE(Mapping::create(layout, 78, 1, 0, &arena, layout.arena_bytes, &anew, &fd).ok());
+  // The arena is moved into another file.
+  const Fd anew = new_file(layout, 78);
+  REQUIRE(own.arena->back_anew(anew, layout, 0, layout.arena_bytes).ok());
   CHECK(*gradient == std::byte{1});
   CHECK_FALSE(child_writes(gradient));
   CHECK(*gradient == std::byte{1});
-  anew->release();
-  peer->release();
-  own->release();
 }
 
 TEST_CASE("in every process the ranks' segments have the same distances") {
@@ -148,8 +158,7 @@ TEST_CASE("in every process the ranks' segments have the same distances") {
     ShmRank rank(links);
     const shm::Group& group = rank.group();
     for (int r = 0; r < 3; r++) {
-      const uint64_t place =
-          reinterpret_cast<uintptr_t>(group.memory(0, 0)) + static_cast<uint64_t>(r) * kApart;
+      const uint64_t place = reinterpret_cast<uintptr_t>(group.memory(0, 0)) + group.layout().segment(r);
       WEFT_EXPECT(lies_at(group.memory(r, 0), place));
       WEFT_EXPECT(lies_at(group.memory(r, group.layout().arena), place + group.layout().arena));
     }
@@ -158,25 +167,23 @@ TEST_CASE("in every process the ranks' segments have the same distances") {
   CHECK(failure_text(run_linked_threads(3, body)) == "");
 }
 
-TEST_CASE("without address space to choose from, a segment lies anywhere") {
+TEST_CASE("without address space to choose from, segments lie anywhere") {
   if (kSanitized) return;  // they need the address space
   CHECK(failure_text(run_linked_processes(1, [](SocketLinks&) {
           const Layout layout(2, 1 << 20);
-          Mapping* own = nullptr;
-          Mapping* peer = nullptr;
-          std::shared_ptr<ArenaMemory> arena;
           Fd fd;
-          WEFT_EXPECT_OK(Mapping::create(layout, 77, 1, 0, &arena, 0, &own, &fd));
+          WEFT_EXPECT_OK(create_segments(layout, 77, &fd));
           long pages = 0;
           std::ifstream("/proc/self/statm") >> pages;
-          const uint64_t room = static_cast<uint64_t>(pages) * page_size() + layout.total + kPlaces / 2;
+          const uint64_t room =
+              static_cast<uint64_t>(pages) * page_size() + layout.file_bytes() + kPlaces / 2;
           const rlimit limit{room, room};
           WEFT_EXPECT(::setrlimit(RLIMIT_AS, &limit) == 0);
-          WEFT_EXPECT_OK(Mapping::attach(std::move(fd), layout, 77, kApart, &peer));
-          own->arena_base()[layout.arena] = std::byte{9};
-          WEFT_EXPECT(peer->arena_base()[layout.arena] == std::byte{9});
-          peer->release();
-          own->release();
+          std::shared_ptr<Segments> segments;
+          WEFT_EXPECT_OK(Segments::open(fd, layout, 77, 0, kHugePage, &segments));
+          WEFT_EXPECT_OK(segments->populate_control(0));
+          segments->base(1)[layout.arena] = std::byte{9};
+          WEFT_EXPECT(segments->arena_base(1)[layout.arena] == std::byte{9});
         })) == "");
 }
 
@@ -189,54 +196,45 @@ TEST_CASE("counters that have wrapped are compared by their difference") {
   CHECK(!shm::reached(shm::phase(kLast + 1, 2), shm::phase(kLast + 1, 3)));
 }
 
-TEST_CASE("a segment that its owner could shrink under a reader is refused") {
+TEST_CASE("segments that another process could shrink under a reader are refused") {
   const Layout layout(2, 1 << 20);
-  Fd fd(memory_file());
-  REQUIRE(::ftruncate(fd.get(), static_cast<off_t>(layout.total)) == 0);
+  const Fd fd(memory_file());
+  REQUIRE(::ftruncate(fd.get(), static_cast<off_t>(layout.file_bytes())) == 0);
   const Header header{kMagic, 77};
   REQUIRE(::pwrite(fd.get(), &header, sizeof header, 0) == sizeof header);
-  Mapping* mapping = nullptr;
-  CHECK(Mapping::attach(duplicate(fd), layout, 77, 0, &mapping).code() == Code::kPeerFailed);
+  std::shared_ptr<Segments> segments;
+  CHECK(Segments::open(fd, layout, 77, 0, 0, &segments).code() == Code::kPeerFailed);
   REQUIRE(::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0);
-  REQUIRE(Mapping::attach(duplicate(fd), layout, 77, 0, &mapping).ok());
-  mapping->release();
+  CHECK(Segments::open(fd, layout, 77, 0, 0, &segments).ok());
 }
 
-TEST_CASE("no segment can be shrunk once it is created") {
-  const Layout layout(1, 1 << 20);
-  Mapping* own = nullptr;
-  std::shared_ptr<ArenaMemory> arena;
-  Fd fd;
-  REQUIRE(Mapping::create(layout, 1, 1, 0, &arena, 0, &own, &fd).ok());
+TEST_CASE("no file of segments can be shrunk once it is created") {
+  const Fd fd = new_file(Layout(1, 1 << 20), 77);
   CHECK(::ftruncate(fd.get(), 4096) != 0);
-  own->release();
 }
 
 TEST_CASE(
-    "an arena that is backed anew keeps its place and its contents, and leaves the old segment's readers") {
+    "an arena that is backed anew keeps its place and its contents, and leaves the old file's readers") {
   const Layout before(3, 1 << 20);
   const Layout after(2, 1 << 20);
-  std::shared_ptr<ArenaMemory> arena;
-  Mapping* old_own = nullptr;
-  Mapping* own = nullptr;
-  Mapping* late = nullptr;
-  Mapping* peer = nullptr;
-  Fd old_fd, fd;
-  REQUIRE(Mapping::create(before, 1, 1, kApart, &arena, 0, &old_own, &old_fd).ok());
-  REQUIRE(Mapping::attach(std::move(old_fd), before, 1, 0, &late).ok());
-  std::byte* const memory = arena->base();
+  const Fd old_fd = new_file(before, 1), fd = new_file(after, 2);
+  const Rank old = join(old_fd, before, 1, 2, 0);
+  std::byte* const late = old.segments->base(2) + before.arena;
+  std::byte* const memory = old.arena->base();
   std::fill_n(memory, 100'000, std::byte{5});
-  REQUIRE(Mapping::create(after, 2, 1, 0, &arena, 102'400, &own, &fd).ok());
-  CHECK(arena->base() == memory);
-  REQUIRE(Mapping::attach(std::move(fd), after, 2, 0, &peer).ok());
+  std::shared_ptr<Segments> segments;
+  REQUIRE(Segments::open(fd, after, 2, 1, reinterpret_cast<uintptr_t>(memory) - after.arena, &segments).ok());
+  REQUIRE(old.arena->back_anew(fd, after, 1, 102'400).ok());
+  std::byte* const peer = segments->base(1) + after.arena;
+  CHECK((reinterpret_cast<uintptr_t>(peer) - reinterpret_cast<uintptr_t>(memory)) % kPlaces == 0);
+  CHECK(old.arena->base() == memory);
   CHECK(std::all_of(memory, memory + 100'000, [](std::byte b) { return b == std::byte{5}; }));
-  late->arena_base()[before.arena] = std::byte{6};  // a write of a rank that was left out
+  late[0] = std::byte{6};  // a write of a rank that was left out
   CHECK(memory[0] == std::byte{5});
-  peer->arena_base()[after.arena + 1] = std::byte{7};
+  peer[1] = std::byte{7};
   CHECK(memory[1] == std::byte{7});
   memory[2] = std::byte{8};
-  CHECK(peer->arena_base()[after.arena + 2] == std::byte{8});
-  for (Mapping* mapping : {old_own, late, own, peer}) mapping->release();
+  CHECK(peer[2] == std::byte{8});
 }
 
 TEST_CASE("the arena's memory is zeroed again, limited, and recognises its own pointers") {
