@@ -3,6 +3,7 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <deque>
 #include <tuple>
 #include <utility>
 
@@ -87,55 +88,41 @@ Status choose_device(Context& context, bool needed, int* device) {
                            count == 1 ? "" : cat(count - 1)));
 }
 
-// Exchanges the offers of all ranks. Fails if the ranks have different settings, or if this rank's settings
-// are invalid.
-Status exchange_offers(Context& context, Exchange& exchange, const Registry& registry, CommOptions& options,
-                       Deadline deadline, std::vector<Offer>* offers) {
-  const std::string& wanted = options.backend;
-  Status local;
-  bool needs = false;
-  if (!wanted.empty()) {
-    const BackendEntry* entry = registry.find(wanted);
-    std::string detail;
-    local =
-        entry == nullptr
-            ? Status::error(Code::kArg,
-                            cat("unknown backend \"", wanted,
-                                "\" (weft_comm_options.backend or WEFT_BACKEND); known: ", registry.names()))
-            : registry.probe(*entry, &detail).with_prefix(cat("backend ", wanted, ": "));
-    needs = local.ok() && needs_device(*entry->backend);
-  }
-  if (local.ok()) {
-    local = choose_device(context, needs, &options.device)
-                .with_prefix(needs ? cat("backend ", wanted, ": ") : std::string());
-  }
-  WEFT_TRY(agree_on(exchange, local, deadline));
-
-  Offer mine;
-  mine.id = random_number();
-  mine.wanted = wanted;
-  mine.algorithms = options.algorithms;
-  mine.shm_thresholds = registry.measurements().shm_thresholds();
-  mine.host = static_cast<int32_t>(options.host_label);
-  for (const BackendEntry& entry : registry.backends()) {
+// Returns the names of those backends that may be chosen by preference and are available here.
+std::vector<std::string> available_of(const std::deque<BackendEntry>& entries, const Registry& registry) {
+  std::vector<std::string> names;
+  for (const BackendEntry& entry : entries) {
     std::string detail;
     if (entry.backend != nullptr && entry.backend->preference >= 0 && registry.probe(entry, &detail).ok())
-      mine.available.push_back(entry.name);
+      names.push_back(entry.name);
   }
-  std::vector<Bytes> all;
-  WEFT_TRY(exchange.all_gather(encode(mine), &all, deadline));
-  offers->resize(all.size());
-  for (size_t r = 0; r < all.size(); r++) {
-    if (decode(all[r], &(*offers)[r])) continue;
-    const int name = exchange.name(static_cast<int>(r));
-    return Status::error(Code::kInternal,
-                         cat("internal: rank ", name, " sent a malformed list of backends and settings (",
-                             all[r].size(), " bytes): this is a bug of Weft, please report it"))
-        .with_ranks({name});
+  return names;
+}
+
+// Returns true if all ranks offer this backend.
+bool all_offer(const std::vector<Offer>& offers, const std::string& name) {
+  return std::all_of(offers.begin(), offers.end(), [&](const Offer& offer) {
+    return std::find(offer.available.begin(), offer.available.end(), name) != offer.available.end();
+  });
+}
+
+// Returns true if the offers are enough for a choice: either all name every backend, or none names more than
+// those without modules and a preferred one is among them. The result is equal on all ranks.
+bool suffice(const std::vector<Offer>& offers) {
+  const bool modules = offers[0].modules;
+  for (const Offer& offer : offers) {
+    if (offer.modules != modules) return false;
   }
-  const Offer& first = offers->front();
-  for (size_t r = 1; r < offers->size(); r++) {
-    const Offer& offer = (*offers)[r];
+  const std::vector<std::string>& names = offers[0].available;
+  return modules || std::any_of(names.begin(), names.end(),
+                                [&](const std::string& name) { return all_offer(offers, name); });
+}
+
+// Fails if the ranks have different settings.
+Status compare_offers(const Exchange& exchange, const std::vector<Offer>& offers) {
+  const Offer& first = offers.front();
+  for (size_t r = 1; r < offers.size(); r++) {
+    const Offer& offer = offers[r];
     const int zero = exchange.name(0);
     const int name = exchange.name(static_cast<int>(r));
     const auto differ = [&](const auto&... text) {
@@ -163,6 +150,58 @@ Status exchange_offers(Context& context, Exchange& exchange, const Registry& reg
   return {};
 }
 
+// Exchanges the offers of all ranks. Fails if the ranks have different settings, or if this rank's settings
+// are invalid. modules: also offers backends that modules have to be loaded for.
+Status exchange_offers(Context& context, Exchange& exchange, const Registry& registry, CommOptions& options,
+                       bool modules, Deadline deadline, std::vector<Offer>* offers) {
+  const std::string& wanted = options.backend;
+  Status local;
+  bool needs = false;
+  if (!wanted.empty()) {
+    const BackendEntry* entry = registry.find(wanted);
+    std::string detail;
+    local =
+        entry == nullptr
+            ? Status::error(Code::kArg,
+                            cat("unknown backend \"", wanted,
+                                "\" (weft_comm_options.backend or WEFT_BACKEND); known: ", registry.names()))
+            : registry.probe(*entry, &detail).with_prefix(cat("backend ", wanted, ": "));
+    needs = local.ok() && needs_device(*entry->backend);
+  }
+  if (local.ok()) {
+    local = choose_device(context, needs, &options.device)
+                .with_prefix(needs ? cat("backend ", wanted, ": ") : std::string());
+  }
+  WEFT_TRY(agree_on(exchange, local, deadline));
+
+  Offer mine;
+  mine.id = random_number();
+  mine.wanted = wanted;
+  mine.algorithms = options.algorithms;
+  mine.shm_thresholds = registry.measurements().shm_thresholds();
+  mine.host = static_cast<int32_t>(options.host_label);
+  mine.modules = modules;
+  mine.available = available_of(modules ? registry.backends() : registry.built_in(), registry);
+  std::vector<Bytes> all;
+  WEFT_TRY(exchange.all_gather(encode(mine), &all, deadline));
+  offers->resize(all.size());
+  for (size_t r = 0; r < all.size(); r++) {
+    if (decode(all[r], &(*offers)[r])) continue;
+    const int name = exchange.name(static_cast<int>(r));
+    return Status::error(Code::kInternal,
+                         cat("internal: rank ", name, " sent a malformed list of backends and settings (",
+                             all[r].size(), " bytes): this is a bug of Weft, please report it"))
+        .with_ranks({name});
+  }
+  return compare_offers(exchange, *offers);
+}
+
+bool is_one_host(const SocketMesh& mesh, int ranks) {
+  int here = 0;
+  while (here < ranks && mesh.same_host(here)) here++;
+  return here == ranks;
+}
+
 // Checks that the ranks of one simulated host share a real host.
 Status check_hosts(const Exchange& exchange, const SocketMesh& mesh, const std::vector<int>& labels) {
   const int rank = exchange.rank();
@@ -183,12 +222,8 @@ Status check_hosts(const Exchange& exchange, const SocketMesh& mesh, const std::
 Status best_backend(const BackendArgs& args, const Registry& registry, const std::vector<Offer>& offers,
                     const Backend** chosen) {
   std::vector<const Backend*> candidates;
-  for (const BackendEntry& entry : registry.backends()) {
-    const auto has = [&](const Offer& offer) {
-      return std::find(offer.available.begin(), offer.available.end(), entry.name) != offer.available.end();
-    };
-    if (entry.backend != nullptr && std::all_of(offers.begin(), offers.end(), has))
-      candidates.push_back(entry.backend);
+  for (const std::string& name : offers[0].available) {
+    if (all_offer(offers, name)) candidates.push_back(registry.find(name)->backend);
   }
   std::stable_sort(candidates.begin(), candidates.end(),
                    [](const Backend* a, const Backend* b) { return a->preference > b->preference; });
@@ -277,8 +312,12 @@ Status create_over(const std::shared_ptr<Context>& context, const Registry& regi
   }
   WEFT_TRY(agree_on(exchange, understood, deadline));
 
+  // Loading all modules takes longer than the rest of group setup. On one host none is needed as a rule.
   std::vector<Offer> offers;
-  WEFT_TRY(exchange_offers(*context, exchange, registry, options, deadline, &offers));
+  const bool modules = options.host_label >= 0 || !is_one_host(*mesh, exchange.size());
+  WEFT_TRY(exchange_offers(*context, exchange, registry, options, modules, deadline, &offers));
+  if (!suffice(offers))
+    WEFT_TRY(exchange_offers(*context, exchange, registry, options, true, deadline, &offers));
   options.id = offers[0].id;
   std::vector<int> labels;
   labels.reserve(offers.size());

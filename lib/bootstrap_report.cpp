@@ -17,12 +17,13 @@ std::string why_not(const Registry& registry, const BackendEntry& entry, const s
   const Status here = registry.probe(entry, &detail);
   if (!here.ok()) return here.text();
   if (entry.backend->preference < 0) return "only when it is named";
+  if (entry.backend->preference < chosen.preference) return "less preferred";
   for (size_t r = 0; r < offers.size(); r++) {
     const std::vector<std::string>& available = offers[r].available;
     if (std::find(available.begin(), available.end(), entry.name) == available.end())
       return cat("not available on rank ", r);
   }
-  return entry.backend->preference > chosen.preference ? "does not connect all ranks" : "less preferred";
+  return "does not connect all ranks";
 }
 
 }  // namespace

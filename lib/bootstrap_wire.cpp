@@ -5,7 +5,7 @@ namespace weft {
 Bytes encode(const Offer& offer) {
   ByteWriter writer;
   writer.put(offer.id).put_string(offer.wanted).put_string(offer.algorithms);
-  writer.put_string(offer.shm_thresholds).put(offer.host);
+  writer.put_string(offer.shm_thresholds).put(offer.host).put(uint8_t{offer.modules});
   writer.put(static_cast<uint32_t>(offer.available.size()));
   for (const std::string& name : offer.available) writer.put_string(name);
   return writer.take();
@@ -18,8 +18,10 @@ bool decode(ByteView bytes, Offer* offer) {
   offer->algorithms = reader.get_string(kMaxAlgorithms);
   offer->shm_thresholds = reader.get_string(kMaxThresholds);
   offer->host = reader.get<int32_t>();
+  const auto modules = reader.get<uint8_t>();
+  offer->modules = modules == 1;
   const auto count = reader.get<uint32_t>();
-  if (!reader.ok() || count > kMaxBackends) return false;
+  if (!reader.ok() || modules > 1 || count > kMaxBackends) return false;
   offer->available.clear();
   for (uint32_t i = 0; i < count; i++) offer->available.push_back(reader.get_string(kMaxBackendName));
   return reader.done();

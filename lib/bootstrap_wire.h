@@ -22,6 +22,7 @@ struct Offer {
   std::string algorithms;              // specified algorithms; empty: none
   std::string shm_thresholds;          // specified shm crossover sizes; empty: none
   int32_t host = -1;                   // specified simulated host; -1: none
+  bool modules = false;                // available includes backends that modules have to be loaded for
   std::vector<std::string> available;  // backends that work on this rank
 };
 

@@ -108,6 +108,13 @@ Status probe_guarded(const Backend& backend, std::string* detail, const Librarie
   return guarded([&] { return backend.probe(detail, libraries); });
 }
 
+// Returns null if there is none.
+const BackendEntry* entry_of(const std::deque<BackendEntry>& entries, const std::string& name) {
+  const auto found = std::find_if(entries.begin(), entries.end(),
+                                  [&](const BackendEntry& entry) { return entry.name == name; });
+  return found == entries.end() ? nullptr : &*found;
+}
+
 // Loads the module for the MPI library of this process.
 BackendEntry load_mpi(const std::string& folder, const Backend** variant) {
   const auto path = [&](const std::string& flavour) { return cat(folder, "/libweft-mpi-", flavour, ".so"); };
@@ -152,15 +159,25 @@ std::shared_ptr<Accelerator> Registry::load_accelerator(const std::string& modul
 }
 
 Registry::Registry(const std::string& module_path, Libraries libraries)
-    : libraries_(std::move(libraries)), measurements_(measurements_of_process()) {
+    : module_path_(module_path), libraries_(std::move(libraries)), measurements_(measurements_of_process()) {
   prepare_unwinding();
   for (const auto& make : kBackends) {
     BackendEntry entry;
     entry.backend = &make();
     entry.name = entry.backend->name;
-    backends_.push_back(std::move(entry));
+    built_in_.push_back(std::move(entry));
   }
-  const std::string folder = module_folder(module_path);
+}
+
+const std::deque<BackendEntry>& Registry::backends() const {
+  std::call_once(loaded_, [this] { load_modules(); });
+  return backends_;
+}
+
+// Needs that no other thread reads the list: called once.
+void Registry::load_modules() const {
+  backends_ = built_in_;
+  const std::string folder = module_folder(module_path_);
   const Backend* native_mpi = nullptr;
   for (const Module& module : modules()) backends_.push_back(load_module(folder, module, module.name));
   BackendEntry native = backends_.emplace_back(load_mpi(folder, &native_mpi));
@@ -213,10 +230,12 @@ Status Registry::add(const weft_transport& table) {
 
 // Adds a backend composed of two, `local` inside hosts and `across` between hosts. By its preference it is
 // chosen before `across`, and after a backend by which all ranks may reach each other.
+// Needs the list to itself, which holds both.
 void Registry::compose(const char* name, const char* summary, int preference, const char* local,
-                       const char* across) {
+                       const char* across) const {
   BackendEntry entry;
   entry.name = name;
+  const auto find = [this](const std::string& part) { return entry_of(backends_, part); };
   for (const char* part : {local, across}) {
     const BackendEntry* const found = find(part);
     if (found == nullptr) return;  // not part of this build
@@ -238,10 +257,8 @@ void Registry::compose(const char* name, const char* summary, int preference, co
 }
 
 const BackendEntry* Registry::find(const std::string& name) const {
-  for (const BackendEntry& entry : backends_) {
-    if (entry.name == name) return &entry;
-  }
-  return nullptr;
+  const BackendEntry* const built_in = entry_of(built_in_, name);
+  return built_in != nullptr ? built_in : entry_of(backends(), name);
 }
 
 Status Registry::probe(const BackendEntry& entry, std::string* detail) const {
@@ -263,8 +280,8 @@ Status Registry::probe(const BackendEntry& entry, std::string* detail) const {
 
 std::string Registry::names() const {
   std::vector<std::string> names;
-  names.reserve(backends_.size());
-  for (const BackendEntry& entry : backends_) names.push_back(entry.name);
+  names.reserve(backends().size());
+  for (const BackendEntry& entry : backends()) names.push_back(entry.name);
   return list_text(names);
 }
 

@@ -6,6 +6,7 @@
 
 #include <deque>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,8 +28,8 @@ struct BackendEntry {
 // Threads: any thread.
 class Registry {
  public:
-  // Loads the modules. module_path: folder of libweft-<name>.so; empty: "weft" beside libweft.so. Loads every
-  // module once; modules are never unloaded.
+  // module_path: folder of libweft-<name>.so; empty: "weft" beside libweft.so. Modules are loaded where they
+  // are first needed, all together, because their libraries take milliseconds. They are never unloaded.
   explicit Registry(const std::string& module_path, Libraries libraries = {});
 
   // Loads the accelerator for buffers of WEFT_DEVICE_CUDA. Returns null if there is no module, with the
@@ -36,7 +37,11 @@ class Registry {
   static std::shared_ptr<Accelerator> load_accelerator(const std::string& module_path,
                                                        const std::string& library, Status* status);
 
-  const std::deque<BackendEntry>& backends() const { return backends_; }
+  // The backends without modules. Loads nothing.
+  const std::deque<BackendEntry>& built_in() const { return built_in_; }
+  // All backends, those of built_in() first. Loads the modules.
+  const std::deque<BackendEntry>& backends() const;
+  // Loads the modules unless the backend is built in.
   const BackendEntry* find(const std::string& name) const;
   // Adds a transport of the program. The table's strings must outlive the registry. No other call may be
   // running.
@@ -59,13 +64,19 @@ class Registry {
   static std::string hook_names();
 
  private:
-  void compose(const char* name, const char* summary, int preference, const char* local, const char* across);
+  void load_modules() const;
+  void compose(const char* name, const char* summary, int preference, const char* local,
+               const char* across) const;
 
+  const std::string module_path_;
   const Libraries libraries_;
   const Resolver resolver_;
   const std::unique_ptr<Measurements> measurements_;
-  std::deque<BackendEntry> backends_;
-  std::vector<std::unique_ptr<const Backend>> composed_;  // the backends that entries point at
+  std::deque<BackendEntry> built_in_;
+  // Written by load_modules, once, and by add.
+  mutable std::once_flag loaded_;
+  mutable std::deque<BackendEntry> backends_;
+  mutable std::vector<std::unique_ptr<const Backend>> composed_;  // the backends that entries point at
   std::deque<weft_transport> own_;
   std::deque<std::string> texts_;  // names and summaries that add creates
 };

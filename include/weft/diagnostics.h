@@ -25,9 +25,10 @@ typedef struct weft_backend_info {
 } weft_backend_info;
 #define WEFT_BACKEND_INFO_INIT {sizeof(weft_backend_info), {0}, 0, 0, {0}, {0}}
 
-/* Returns how many backends this library knows. Threads: any thread. Since 0.9 */
+/* Returns how many backends this library knows. The first call of a context loads the modules.
+ * Threads: any thread. Since 0.9 */
 WEFT_API weft_status weft_backend_count(weft_context* context, uint64_t* count);
-/* Describes a backend. Modules were loaded with the context.
+/* Describes a backend. The first call of a context loads the modules.
  * index: less than the count, else WEFT_ERR_ARG. Threads: any thread. Since 0.9 */
 WEFT_API weft_status weft_backend_query(weft_context* context, uint64_t index, weft_backend_info* info);
 

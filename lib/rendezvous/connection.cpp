@@ -15,7 +15,7 @@ namespace {
 
 // Most bytes to read before other connections get their turn.
 constexpr size_t kReadOnce = 256u << 10;
-constexpr size_t kChunk = 64u << 10;
+constexpr size_t kChunk = 16u << 10;
 constexpr size_t kMaxFds = 16;  // most descriptors that one recvmsg receives; a sender attaches one at a time
 
 // Calls recvmsg and appends received descriptors to *fds; or calls recv, with which the kernel drops them.
@@ -69,7 +69,7 @@ bool again(int error) {
 
 Status Connection::read(std::vector<Bytes>* frames, bool* closed, std::vector<Fd>* fds) {
   *closed = false;
-  std::vector<std::byte> chunk(kChunk);
+  std::array<std::byte, kChunk> chunk;  // uninitialised
   for (size_t total = 0; total < kReadOnce;) {
     // Ignores descriptors until the handshake is done, so that unauthenticated clients cannot fill the
     // process's descriptor table.
@@ -86,6 +86,8 @@ Status Connection::read(std::vector<Bytes>* frames, bool* closed, std::vector<Fd
       if (!established()) flush();  // sends the handshake's last bytes
       return status;
     }
+    // The end of the stream, or what comes next, makes the socket readable again.
+    if (static_cast<size_t>(got) < chunk.size()) break;
   }
   return {};
 }

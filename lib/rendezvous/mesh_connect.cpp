@@ -1,6 +1,10 @@
 #include "rendezvous/mesh_connect.h"
 
+#include <sys/epoll.h>
+
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <utility>
 
 #include "base/interrupt.h"
@@ -21,7 +25,7 @@ constexpr int64_t kAskMs = 5;                 // before the exchange is polled f
 constexpr int kMaxSilent = 64;                // incoming connections that have not sent Weft's hello
 constexpr int kMaxGreeted = 64;               // those that have, and are not authenticated
 constexpr int kAcceptsAtOnce = 64;
-constexpr size_t kFixedPolls = 3;
+constexpr size_t kFixedPolls = 4;
 
 std::string random_name() {
   static constexpr char kHex[] = "0123456789abcdef";
@@ -54,6 +58,8 @@ Address tcp_at(const std::string& host, uint16_t port) {
 Status MeshConnector::connect(std::vector<PeerConnection>* peers) {
   peers_.resize(static_cast<size_t>(exchange_.size()));
   routes_.resize(static_cast<size_t>(exchange_.rank()));
+  connected_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
+  if (!connected_.valid()) return Status::system("epoll_create1", errno);
   WEFT_TRY(listen_and_publish());
   WEFT_TRY(connect_all());
   // No rank continues before all ranks are connected.
@@ -130,7 +136,7 @@ Status MeshConnector::connect_all() {
     start_links();
     WEFT_TRY(wait_for_events());
     const size_t polled = links_.size();
-    WEFT_TRY(check_peers(kFixedPolls + polled));
+    if (ready_[3].revents != 0) WEFT_TRY(check_peers());
     for (size_t i = 0; i < polled; i++) serve(links_[i], ready_[kFixedPolls + i].revents);
     accept_from_all();
     std::erase_if(links_, [](const Link& link) { return !link.connection.open(); });
@@ -191,6 +197,7 @@ Status MeshConnector::wait_for_events() {
   ready_.push_back({exhausted_ ? -1 : unix_listener_.get(), POLLIN, 0});
   ready_.push_back({exhausted_ ? -1 : tcp_listener_.get(), POLLIN, 0});
   ready_.push_back({exchange_.watch_fd(), POLLIN, 0});
+  ready_.push_back({connected_.get(), POLLIN, 0});
   Deadline next = options_.deadline;
   if (exhausted_) next = next.earlier(Deadline::after(clock_, kExhaustedPauseMs, 0));
   exhausted_ = false;
@@ -199,7 +206,6 @@ Status MeshConnector::wait_for_events() {
     ready_.push_back({link.connection.fd(), events, 0});
     next = next.earlier(link.deadline);
   }
-  for (const PeerConnection& peer : peers_) ready_.push_back({peer.connection.fd(), POLLIN, 0});
   for (int rank = 0; rank < exchange_.rank(); rank++) {
     const Route& route = routes_[static_cast<size_t>(rank)];
     if (!route.busy && !peers_[static_cast<size_t>(rank)].connection.open())
@@ -214,9 +220,11 @@ Status MeshConnector::wait_for_events() {
 }
 
 // A connected rank sends nothing before all are connected: a readable connection has ended.
-Status MeshConnector::check_peers(size_t first) {
-  for (size_t rank = 0; rank < peers_.size(); rank++) {
-    if (ready_[first + rank].revents == 0) continue;
+Status MeshConnector::check_peers() {
+  std::array<epoll_event, 16> events{};
+  const int count = ::epoll_wait(connected_.get(), events.data(), static_cast<int>(events.size()), 0);
+  for (int i = 0; i < count; i++) {
+    const uint32_t rank = events[static_cast<size_t>(i)].data.u32;
     std::vector<Bytes> frames;
     bool closed = false;
     const Status status = peers_[rank].connection.read(&frames, &closed);
@@ -334,6 +342,9 @@ void MeshConnector::take_hello(Link& link, ByteView frame) {
   if (!link.outgoing()) link.connection.send(hello_frame(exchange_.rank()));
   if (!link.connection.flush()) return drop(link, "it closed the connection");
   link.connection.set_limit(kLargeFrame);
+  epoll_event end{EPOLLIN, {.u32 = static_cast<uint32_t>(*rank)}};
+  if (::epoll_ctl(connected_.get(), EPOLL_CTL_ADD, link.connection.fd(), &end) != 0)
+    return drop(link, Status::system("epoll_ctl", errno).text());
   peer.connection = std::move(link.connection);
   peer.same_host = link.unix_socket;
 }

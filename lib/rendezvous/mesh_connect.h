@@ -62,7 +62,7 @@ class MeshConnector {
   void start_links();
   void start_link(int rank);
   Status wait_for_events();
-  Status check_peers(size_t first);
+  Status check_peers();
   Status closed_by(int rank);
   void accept_from_all();
   bool displace(bool greeted, int most);
@@ -81,9 +81,10 @@ class MeshConnector {
   int64_t heartbeat_timeout_ms_ = -1;
   std::vector<Route> routes_;  // to lower ranks
   std::vector<PeerConnection> peers_;
+  Fd connected_;  // epoll: readable when the connection of one of peers_ is
   std::vector<Link> links_;
   bool exhausted_ = false;     // out of descriptors: stop accepting for kExhaustedPauseMs
-  std::vector<pollfd> ready_;  // listeners, the exchange, links_, then connected peers
+  std::vector<pollfd> ready_;  // listeners, the exchange, connected_, then links_
 };
 
 }  // namespace weft::mesh
