@@ -17,10 +17,13 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <memory>
 #include <set>
 #include <sstream>
+#include <system_error>
 
 #include "base/text.h"
 
@@ -253,6 +256,18 @@ bool descriptors_are_scarce(int newest) {
   if (::getrlimit(RLIMIT_NOFILE, &most) != 0) return false;
   const rlim_t reserved = std::min(most.rlim_cur / 4, kMostReserved);
   return static_cast<rlim_t>(newest) >= most.rlim_cur - reserved;
+}
+
+Status check_descriptors(uint64_t more) {
+  rlimit most{};
+  if (::getrlimit(RLIMIT_NOFILE, &most) != 0) return {};
+  std::error_code unknown;  // without /proc nothing counts as open
+  const std::filesystem::directory_iterator files("/proc/self/fd", unknown);
+  const auto open = static_cast<uint64_t>(unknown ? 0 : std::distance(begin(files), end(files)));
+  if (open + more <= most.rlim_cur) return {};
+  return Status::error(Code::kSystem,
+                       cat("this process may open ", most.rlim_cur, " files, has ", open, " open, and needs ",
+                           more, " more: raise `ulimit -n` to ", open + more, " or more"));
 }
 
 Status peer_process(int fd, std::optional<PeerProcess>* peer) {

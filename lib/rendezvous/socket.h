@@ -41,6 +41,8 @@ Status accept_from(int listener, Fd* fd, bool* exhausted);
 // Returns true if few of the descriptors that this process may open are left. newest: one that was just
 // opened; the kernel gives out the lowest free number.
 bool descriptors_are_scarce(int newest);
+// Returns kSystem, with the limit that is needed, unless this process may open `more` further descriptors.
+Status check_descriptors(uint64_t more);
 // Returns the address of a connection's other end for errors; "a process of this host" for a unix socket.
 std::string peer_text(int fd);
 // Connections of each kind of unauthenticated client that a listener keeps while descriptors are scarce.

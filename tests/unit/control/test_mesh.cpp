@@ -2,9 +2,11 @@
 // left and which died.
 #include "rendezvous/mesh.h"
 
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <fstream>
@@ -109,6 +111,33 @@ TEST_CASE("a mesh publishes a port of WEFT_PORTS and the addresses of WEFT_INTER
   options.network = {0, 0, {"lo"}, {"lo"}};
   status = SocketMesh::make(exchange, options, system_clock, silent, &mesh);
   CHECK(contains(status.text(), "leaves no interface that is up"));
+}
+
+TEST_CASE("a process that may open too few files for its job learns at once which limit it needs") {
+  class Large final : public Exchange {
+   public:
+    int rank() const override { return 0; }
+    int size() const override { return 5'000; }
+    Status all_gather(ByteView, std::vector<Bytes>*, Deadline) override {
+      return Status::error(Code::kInternal, "it went on");
+    }
+  };
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const rlimit fewer{std::min<rlim_t>(before.rlim_cur, 1024), before.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &fewer) == 0);
+  Large exchange;
+  std::unique_ptr<SocketMesh> mesh;
+  const Status status = SocketMesh::make(exchange, {}, system_clock, silent, &mesh);
+  CHECK(status.code() == Code::kSystem);
+  CHECK(contains(status.text(), cat("this process may open ", fewer.rlim_cur, " files, has ")));
+  CHECK(contains(status.text(), "raise `ulimit -n` to 5"));
+  StoreOptions options = store_options("unix:@weft-test-descriptors", 0, 2);
+  options.size = 5'000;
+  std::unique_ptr<StoreExchange> store;
+  CHECK(contains(StoreExchange::make(options, system_clock, silent, in_ms(kPlenty), &store).text(),
+                 "rank 0 serves the store: this process may open"));
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
 }
 
 TEST_CASE("an interface that is left out gives no address") {
