@@ -16,30 +16,34 @@ class BlockCodec final : public Codec {
   uint64_t unit() const override { return block_; }
   uint64_t piece() const override { return kPiece; }
   uint64_t bytes(uint64_t slice) const override { return scales_bytes(slice) + codes_bytes(slice); }
-  void encode(float* values, uint64_t first, uint64_t count, uint64_t slice, bool residual, uint64_t seed,
-              std::byte* to, std::byte* /*scratch*/) const override {
+  void encode(float* values, const Piece& piece, const Encoding& how, std::byte* to,
+              std::byte* /*scratch*/) const override {
     QuantizeArgs args;
     args.code = code_;
     args.block = block_;
     args.values = values;
-    args.scales = reinterpret_cast<float*>(to) + first / block_;
-    args.codes = to + scales_bytes(slice) + codes_bytes(first);
-    args.count = count;
-    args.residual = residual;
+    args.scales = reinterpret_cast<float*>(to) + piece.first / block_;
+    args.codes = to + scales_bytes(piece.slice) + codes_bytes(piece.first);
+    args.count = piece.count;
+    args.addend = how.addend;
+    args.residual = how.residual;
+    args.error = how.error;
+    args.error_scale = how.error_scale;
     args.stochastic = stochastic_;
-    args.seed = static_cast<uint32_t>(mix(seed ^ first));
+    args.seed = static_cast<uint32_t>(mix(how.seed ^ piece.first));
     host_.quantize(args);
   }
-  void decode(const std::byte* from, uint64_t first, uint64_t count, uint64_t slice, bool add,
-              float* values) const override {
+  void decode(const Encoded& from, const Piece& piece, double scale, float* values) const override {
     DequantizeArgs args;
     args.code = code_;
     args.block = block_;
-    args.scales = reinterpret_cast<const float*>(from) + first / block_;
-    args.codes = from + scales_bytes(slice) + codes_bytes(first);
+    args.scales = reinterpret_cast<const float*>(from.first) + piece.first / block_;
+    args.codes = from.first + scales_bytes(piece.slice) + codes_bytes(piece.first);
+    args.inputs = from.count;
+    args.stride_bytes = from.stride_bytes;
     args.values = values;
-    args.count = count;
-    args.add = add;
+    args.count = piece.count;
+    args.postscale = static_cast<float>(scale);
     host_.dequantize(args);
   }
 

@@ -120,46 +120,52 @@ class Compressed final : public FeedbackHook {
     for (uint64_t r = 0; r < at.ranks; r++) {
       const uint64_t seed_of_slice = seed(bucket, at.rank, r);
       each_piece(at, r, [&](uint64_t first, uint64_t begin, uint64_t count) {
-        float* const values = contributions(bucket, begin, count);
-        codec_->encode(values, first, count, at.slice, settings_.feedback, seed_of_slice,
-                       scratch + at.sent + r * at.bytes, scratch + at.work);
-        const bool kept = values != values_at(bucket, begin);
-        if (settings_.feedback && !kept) keep_errors(state_, bucket, begin, count, values);
+        Encoding how;
+        how.residual = settings_.feedback;
+        how.seed = seed_of_slice;
+        float* const error = error_within(bucket, begin, count);
+        float* const values = error != nullptr ? error : values_at(bucket, begin);
+        if (error != nullptr) {
+          how.addend = gradients(bucket, begin, count);
+        } else {
+          load_values(host_, bucket, begin, count, values);
+          if (settings_.feedback) add_errors(host_, state_, bucket, begin, count, values);
+        }
+        codec_->encode(values, {first, count, at.slice}, how, scratch + at.sent + r * at.bytes,
+                       scratch + at.work);
+        if (settings_.feedback && error == nullptr) keep_errors(state_, bucket, begin, count, values);
       });
     }
   }
 
-  // Returns the values that this rank sends of a piece: its contributions and, with feedback, the values not
-  // sent before. If the piece is within one parameter, both are summed in its error memory, and encoding then
-  // leaves the loss there.
-  float* contributions(const weft_bucket& bucket, uint64_t begin, uint64_t count) {
-    float* const values = values_at(bucket, begin);
-    float* const error =
-        settings_.feedback && codec_->piece() != 0 ? error_of(state_, bucket, begin, count) : nullptr;
-    if (error == nullptr) {
-      load_values(host_, bucket, begin, count, values);
-      if (settings_.feedback) add_errors(host_, state_, bucket, begin, count, values);
-      return values;
-    }
-    const bool direct = dtype_of(bucket) == Dtype::kF32;
-    if (!direct) load_values(host_, bucket, begin, count, values);
-    add(host_, direct ? values_of(bucket) + begin : values, error, count);
-    return error;
+  // Returns the error memory of a piece, if it is within one parameter: gradients are then added to it, and
+  // encoding leaves the loss there. Null otherwise, and without feedback.
+  float* error_within(const weft_bucket& bucket, uint64_t begin, uint64_t count) {
+    return settings_.feedback && codec_->piece() != 0 ? error_of(state_, bucket, begin, count) : nullptr;
+  }
+
+  // Returns this rank's gradients of a piece as f32.
+  const float* gradients(const weft_bucket& bucket, uint64_t begin, uint64_t count) const {
+    if (dtype_of(bucket) == Dtype::kF32) return values_of(bucket) + begin;
+    load_values(host_, bucket, begin, count, values_at(bucket, begin));
+    return values_at(bucket, begin);
   }
 
   void reduce_own(const weft_bucket& bucket, const Slices& at, std::byte* scratch) {
     std::byte* const received = scratch + at.received;
     const uint64_t seed_of_mean = seed(bucket, at.rank, at.ranks);
     each_piece(at, at.rank, [&](uint64_t first, uint64_t begin, uint64_t count) {
-      float* const sum = values_at(bucket, begin);
-      for (uint64_t r = 0; r < at.ranks; r++) {
-        codec_->decode(received + r * at.bytes, first, count, at.slice, r > 0, sum);
-      }
-      copy(host_, Dtype::kF32, sum, Dtype::kF32, sum, count, 1.0 / bucket.divisor);
-      codec_->encode(sum, first, count, at.slice, settings_.feedback, seed_of_mean,
-                     received + at.rank * at.bytes, scratch + at.work);
-      if (!settings_.feedback) return;
-      keep_more_errors(host_, state_, bucket, begin, count, sum, bucket.divisor);
+      const Piece piece = {first, count, at.slice};
+      float* const mean = values_at(bucket, begin);
+      codec_->decode({received, at.ranks, at.bytes}, piece, 1.0 / bucket.divisor, mean);
+      Encoding how;
+      how.residual = settings_.feedback;
+      how.error = error_within(bucket, begin, count);
+      how.error_scale = static_cast<float>(bucket.divisor);
+      how.seed = seed_of_mean;
+      codec_->encode(mean, piece, how, received + at.rank * at.bytes, scratch + at.work);
+      if (!settings_.feedback || how.error != nullptr) return;
+      keep_more_errors(host_, state_, bucket, begin, count, mean, bucket.divisor);
     });
   }
 
@@ -168,8 +174,8 @@ class Compressed final : public FeedbackHook {
       each_piece(at, r, [&](uint64_t first, uint64_t begin, uint64_t count) {
         const bool direct = dtype_of(bucket) == Dtype::kF32;
         float* const values = direct ? values_of(bucket) + begin : values_at(bucket, begin);
-        codec_->decode(received + r * at.bytes, first, count, at.slice, false, values);
-        store_values(host_, bucket, begin, count, values);
+        codec_->decode({received + r * at.bytes}, {first, count, at.slice}, 1, values);
+        if (!direct) store_values(host_, bucket, begin, count, values);
       });
     }
   }

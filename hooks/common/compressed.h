@@ -14,6 +14,29 @@
 
 namespace weft {
 
+// A piece of a slice: `count` values from `first` on. slice: values of a full slice.
+struct Piece {
+  uint64_t first = 0;
+  uint64_t count = 0;
+  uint64_t slice = 0;
+};
+
+// How to encode a piece. Only codecs with pieces get an addend or an error.
+struct Encoding {
+  const float* addend = nullptr;  // added to the values first; needs residual
+  bool residual = false;          // values are replaced by the loss, which is always finite
+  float* error = nullptr;         // gets error_scale * loss added instead; needs residual
+  float error_scale = 1;
+  uint64_t seed = 0;
+};
+
+// Encodings of the same slice by several ranks.
+struct Encoded {
+  const std::byte* first = nullptr;
+  uint64_t count = 1;
+  uint64_t stride_bytes = 0;
+};
+
 // The encoding of a slice. Threads: the hook's.
 class Codec {
  public:
@@ -27,14 +50,12 @@ class Codec {
   virtual uint64_t bytes(uint64_t slice) const = 0;
   // Returns the bytes of memory that encoding such a slice needs.
   virtual uint64_t scratch_bytes(uint64_t /*slice*/) const { return 0; }
-  // Encodes a piece: `count` values from `first` on of a slice, whose encoding begins at `to`. residual:
-  // values are replaced by the loss, which is always finite. scratch: aligned to 64 bytes.
-  virtual void encode(float* values, uint64_t first, uint64_t count, uint64_t slice, bool residual,
-                      uint64_t seed, std::byte* to, std::byte* scratch) const = 0;
-  // Sets values[i] to the decoded value, or adds it (`add`). The bytes may come from another process and may
-  // be invalid.
-  virtual void decode(const std::byte* from, uint64_t first, uint64_t count, uint64_t slice, bool add,
-                      float* values) const = 0;
+  // Encodes a piece of a slice, whose encoding begins at `to`. scratch: aligned to 64 bytes.
+  virtual void encode(float* values, const Piece& piece, const Encoding& how, std::byte* to,
+                      std::byte* scratch) const = 0;
+  // Sets values[i] to scale * the sum of the decoded values, added in the order of the encodings. The bytes
+  // may come from another process and may be invalid.
+  virtual void decode(const Encoded& from, const Piece& piece, double scale, float* values) const = 0;
 };
 
 struct CompressedSettings {

@@ -22,25 +22,27 @@ class TopK final : public Codec {
   uint64_t scratch_bytes(uint64_t slice) const override {
     return select_host_scratch(slice, most(slice)) * sizeof(uint32_t);
   }
-  void encode(float* values, uint64_t /*first*/, uint64_t count, uint64_t slice, bool residual,
-              uint64_t /*seed*/, std::byte* to, std::byte* scratch) const override {
+  void encode(float* values, const Piece& piece, const Encoding& how, std::byte* to,
+              std::byte* scratch) const override {
     SelectArgs args;
     args.values = values;
-    args.count = count;
-    args.take = std::min(most(count), most(slice));
-    args.room = most(slice);
+    args.count = piece.count;
+    args.take = std::min(most(piece.count), most(piece.slice));
+    args.room = most(piece.slice);
     args.selected = reinterpret_cast<Selected*>(to);
-    args.residual = residual;
+    args.residual = how.residual;
     args.scratch = reinterpret_cast<uint32_t*>(scratch);
     host_.select(args);
   }
-  void decode(const std::byte* from, uint64_t /*first*/, uint64_t count, uint64_t slice, bool add,
-              float* values) const override {
-    const auto* const pairs = reinterpret_cast<const Selected*>(from);
-    if (!add) std::fill(values, values + count, 0.0f);
-    for (uint64_t i = 0; i < most(slice); i++) {
-      if (pairs[i].place < count) values[pairs[i].place] += pairs[i].value;
+  void decode(const Encoded& from, const Piece& piece, double scale, float* values) const override {
+    std::fill(values, values + piece.count, 0.0f);
+    for (uint64_t r = 0; r < from.count; r++) {
+      const auto* const pairs = reinterpret_cast<const Selected*>(from.first + r * from.stride_bytes);
+      for (uint64_t i = 0; i < most(piece.slice); i++) {
+        if (pairs[i].place < piece.count) values[pairs[i].place] += pairs[i].value;
+      }
     }
+    if (scale != 1) copy(host_, Dtype::kF32, values, Dtype::kF32, values, piece.count, scale);
   }
 
  private:

@@ -61,8 +61,9 @@ enum class BlockCode : uint8_t {
   kSign,  // one bit, set for negative values; the scale is the mean magnitude
 };
 
-// A block that has an infinity or a NaN gets the scale NaN, so all its decoded values are NaN. A block in
-// which every magnitude is below 1e-30 gets scale 0. Equal on every instruction set.
+// Encodes values, or the sums of values and addends. A block that has an infinity or a NaN gets the scale
+// NaN, so all its decoded values are NaN. A block in which every magnitude is below 1e-30 gets scale 0. Equal
+// on every instruction set.
 struct QuantizeArgs {
   BlockCode code = BlockCode::kInt8;
   uint32_t block = 256;  // values per scale, a multiple of 16
@@ -72,20 +73,26 @@ struct QuantizeArgs {
   float* scales = nullptr;     // one per block; the last block may be shorter
   std::byte* codes = nullptr;  // one byte per value; kSign: one bit, the lowest first
   uint64_t count = 0;
+  const float* addend = nullptr;  // added to the values first; needs residual
   bool residual = false;
+  // Gets error_scale times the residual added; null: nothing. Needs residual.
+  float* error = nullptr;
+  float error_scale = 1;
   bool stochastic = false;  // round up with the probability of the remainder; no effect for kSign
   uint32_t seed = 0;        // seed of the stochastic rounding
 };
 
-// values[i] = scale * code, or values[i] + scale * code if `add`.
+// values[i] = postscale * the sum of scale * code over the inputs, added in their order.
 struct DequantizeArgs {
   BlockCode code = BlockCode::kInt8;
   uint32_t block = 256;
-  const float* scales = nullptr;
+  const float* scales = nullptr;  // of the first input
   const std::byte* codes = nullptr;
+  uint64_t inputs = 1;
+  uint64_t stride_bytes = 0;  // from an input's scales and codes to those of the next one; a multiple of 4
   float* values = nullptr;
   uint64_t count = 0;
-  bool add = false;
+  float postscale = 1;
 };
 
 // Products of a matrix (rows x columns, row-major) and two thin factors. left is rows x rank, right is

@@ -524,5 +524,7 @@ MUTANTS = [
     Mutant("what a rescue releases stays in the error memory", "hooks/common/error_watch.cpp",
            "        error[begin + k] -= released;\n", "", "unit_hooks_error_memory"),
     Mutant("the error of the mean is not fed back", "hooks/common/compressed.cpp",
-           "      keep_more_errors(host_, state_, bucket, begin, count, sum, bucket.divisor);\n", "", "unit_hooks_references"),
+           "      keep_more_errors(host_, state_, bucket, begin, count, mean, bucket.divisor);\n", "", "unit_hooks_references"),
+    Mutant("the error of the mean is fed back as one rank's", "hooks/common/compressed.cpp",
+           "      how.error_scale = static_cast<float>(bucket.divisor);\n", "", "unit_hooks_references"),
 ]

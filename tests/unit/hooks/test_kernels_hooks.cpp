@@ -202,6 +202,78 @@ TEST_CASE("every instruction set gives the same codes, residuals and values") {
   }
 }
 
+TEST_CASE("addends and an error give the bits of separate additions, on every instruction set") {
+  for (const DeviceOps* ops : all_ops()) {
+    for (const BlockCode code : kCodes) {
+      for (const uint64_t count : kCounts) {
+        INFO(ops->name << ", code " << static_cast<int>(code) << ", " << count);
+        const std::vector<float> values = normal_values(count, 1), addend = normal_values(count, 2);
+        std::vector<float> sums = values, error = normal_values(count, 3), expected_error = error;
+        for (uint64_t i = 0; i < count; i++) sums[i] += addend[i];
+        const Coded expected = coded(*ops, code, sums, false);
+        for (uint64_t i = 0; i < count; i++) expected_error[i] += expected.residual[i] * 3.0f;
+
+        Coded got = expected;
+        std::fill(got.codes.begin(), got.codes.end(), std::byte{0});
+        got.residual = values;
+        QuantizeArgs args;
+        args.code = code;
+        args.block = kBlock;
+        args.values = got.residual.data();
+        args.scales = got.scales.data();
+        args.codes = got.codes.data();
+        args.count = count;
+        args.addend = addend.data();
+        args.residual = true;
+        ops->quantize(args);
+        REQUIRE(got == expected);
+
+        args.values = sums.data();
+        args.addend = nullptr;
+        args.error = error.data();
+        args.error_scale = 3;
+        ops->quantize(args);
+        REQUIRE(same_bytes(error, expected_error));
+        REQUIRE(same_bytes(got.codes, expected.codes));
+      }
+    }
+  }
+}
+
+TEST_CASE("several inputs decode to their sum in order, scaled, on every instruction set") {
+  for (const DeviceOps* ops : all_ops()) {
+    for (const BlockCode code : kCodes) {
+      for (const uint64_t count : {1, 17, 255, 2049}) {
+        INFO(ops->name << ", code " << static_cast<int>(code) << ", " << count);
+        constexpr uint64_t kInputs = 3;
+        const uint64_t scales = (count + kBlock - 1) / kBlock, stride = (scales + 3000) * sizeof(float);
+        std::vector<std::byte> inputs(kInputs * stride);
+        std::vector<float> expected(count), got(count, -1.0f);
+        for (uint64_t k = 0; k < kInputs; k++) {
+          const Coded one = coded(*ops, code, normal_values(count, static_cast<uint32_t>(k)), false);
+          std::memcpy(inputs.data() + k * stride, one.scales.data(), scales * sizeof(float));
+          std::memcpy(inputs.data() + k * stride + scales * sizeof(float), one.codes.data(), count);
+          for (uint64_t i = 0; i < count; i++)
+            expected[i] = k > 0 ? expected[i] + one.decoded[i] : one.decoded[i];
+        }
+        for (float& value : expected) value *= 0.3f;
+        DequantizeArgs args;
+        args.code = code;
+        args.block = kBlock;
+        args.scales = reinterpret_cast<const float*>(inputs.data());
+        args.codes = inputs.data() + scales * sizeof(float);
+        args.inputs = kInputs;
+        args.stride_bytes = stride;
+        args.values = got.data();
+        args.count = count;
+        args.postscale = 0.3f;
+        ops->dequantize(args);
+        REQUIRE(same_bytes(got, expected));
+      }
+    }
+  }
+}
+
 TEST_CASE("products with thin factors are those of plain loops, the same on every instruction set") {
   const auto tables = all_ops();
   for (const uint64_t rows : {1, 3, 4, 9}) {
