@@ -13,6 +13,8 @@
 #   make deb
 #   make test-deb
 #   make release
+#   make predict
+#   make simulate [SIMULATE='--ranks 4096']
 
 BUILD ?= build
 RANKS ?= 2
@@ -33,7 +35,7 @@ MPIRUN = env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_
 LAUNCH = $(if $(filter mpi shm+mpi,$(BACKEND)),$(MPIRUN),$(WEFT) run -n $(RANKS) --prefix others --)
 
 .DEFAULT_GOAL := help
-.PHONY: setup build demo test test-all test-parity test-torch test-mutants test-arm64 optimised wheel test-wheel deb test-deb test-recipes release bench gpu bench-peers reference docs lint install clean help
+.PHONY: schedules setup build demo test test-all test-parity test-torch test-mutants test-arm64 optimised wheel test-wheel deb test-deb test-recipes release bench gpu bench-peers predict simulate reference docs lint install clean help
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -118,6 +120,19 @@ gpu: $(BUILD)/build.ninja ## test and measure the CUDA kernels on a GPU; without
 
 bench-peers: build ## Weft beside Open MPI, MPICH, Intel MPI, oneCCL and PyTorch, and beside its targets
 	@python3 bench/peers.py $(BUILD) --ranks $(RANKS)
+
+schedules: $(BUILD)/build.ninja
+	@ninja -C $(BUILD) -j $(JOBS) bench/weft-schedules
+
+predict: schedules ## predict the efficiency of training steps from 8 to 100,000 ranks, in BUILD/predict
+	@python3 bench/predict.py $(BUILD)
+
+.setup/simulate: tools/setup.sh
+	@tools/setup.sh simulate
+
+SIMULATE =
+simulate: schedules .setup/simulate ## replay the collectives' schedules in SimGrid at 1,024 ranks, beside the model
+	@python3 bench/simulate.py $(BUILD) $(SIMULATE)
 
 reference: $(BUILD)/build.ninja .setup/lint ## the C ABI's reference, in $(BUILD)/reference/index.html
 	@python3 tools/lint.py $(BUILD) --only reference

@@ -5,6 +5,7 @@
 #                            installed, nccl.h for the backend nccl
 #   tools/setup.sh parity    also the packages for virtual environments, for make test-parity
 #   tools/setup.sh arm64     also the cross-compiler for aarch64 and its emulator, for make test-arm64
+#   tools/setup.sh simulate  also SimGrid, for make simulate
 #   tools/setup.sh deb       also debhelper, lintian and mmdebstrap, for make deb and make test-deb
 #   tools/setup.sh lint      also clang, lld and doxygen, and clang-format, clang-tidy and mypy (pinned) in .venv
 #
@@ -33,6 +34,8 @@ elif [ "$what" = parity ]; then
   debian="$debian python3-venv"
 elif [ "$what" = arm64 ]; then
   debian="$debian g++-aarch64-linux-gnu qemu-user-static"
+elif [ "$what" = simulate ]; then
+  debian="$debian libsimgrid-dev"
 elif [ "$what" = deb ]; then
   debian="$debian debhelper dh-python lintian mmdebstrap"
 fi
@@ -47,6 +50,7 @@ tools_present() {
     { pkg-config --exists catch2 || pkg-config --exists catch2-with-main; } &&
     { [ "$what" != lint ] || { has clang && has doxygen; }; } && { [ "$what" != parity ] || python3 -c 'import ensurepip, venv'; } &&
     { [ "$what" != arm64 ] || { has aarch64-linux-gnu-g++ && has qemu-aarch64-static; }; } &&
+    { [ "$what" != simulate ] || has smpirun; } &&
     { [ "$what" != deb ] || { has dpkg-buildpackage && has dh && has dh_python3 && has lintian && has mmdebstrap; }; }
 }
 

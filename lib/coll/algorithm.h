@@ -70,6 +70,15 @@ inline uint64_t table_one_shot(int ranks) {
 // Up to this size the cost of a message hardly depends on its size, so fewer rounds win over fewer bytes.
 inline constexpr uint64_t kSmallBytes = 16 * 1024;
 
+// Operations of synchronising algorithms have a handshake up to this number of ranks if they are longer than
+// kSmallBytes. It costs little beside their data, carries wait statistics, and shows a mismatch at once.
+inline constexpr int kHandshakeRanks = 64;
+
+// Returns true if a collective lane adds a handshake to the schedule (Schedule::add_handshake).
+inline bool needs_handshake(const Algorithm& algorithm, const Shape& shape) {
+  return !algorithm.synchronises || (shape.bytes() > kSmallBytes && shape.size <= kHandshakeRanks);
+}
+
 // Elements [begin, begin + count) of a vector.
 struct Slice {
   uint64_t begin = 0;

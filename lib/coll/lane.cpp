@@ -22,13 +22,6 @@ constexpr uint32_t kRoundsPerCheck = 32;
 // Bytes of schedules that a lane keeps. The schedules of a reducer's buckets take a small part of the
 // buckets' own size.
 constexpr uint64_t kPlanBytes = uint64_t{16} << 20;
-// Operations of synchronising algorithms have a handshake up to this number of ranks if they are longer than
-// kSmallBytes. It costs little beside their data, carries wait statistics, and shows a mismatch at once.
-constexpr int kHandshakeRanks = 64;
-
-bool needs_handshake(const Algorithm& algorithm, const Shape& shape) {
-  return !algorithm.synchronises || (shape.bytes() > kSmallBytes && shape.size <= kHandshakeRanks);
-}
 
 // Returns the lane number on the wire. A collective lane has its id. A send lane and the receive lane at the
 // other end have the same number, which counts down from UINT32_MAX by id. UINT32_MAX - 1 is left out,

@@ -47,14 +47,15 @@ Ref Schedule::scratch(uint64_t bytes) {
 
 void Schedule::add_handshake(int rank, int size, bool every_pair) {
   if (rounds_.empty()) end_round();
+  std::vector<bool> sends(static_cast<size_t>(size)), receives(static_cast<size_t>(size));
+  if (!every_pair) {
+    for (const Transfer& t : transfers(0)) (t.is_send ? sends : receives)[static_cast<size_t>(t.peer)] = true;
+  }
   std::vector<Transfer> handshake;
-  const std::span<const Transfer> first = transfers(0);
   for (int distance = 1; distance < size; distance++) {
     for (const bool is_send : {true, false}) {
       const int peer = (rank + (is_send ? distance : size - distance)) % size;
-      const bool known = !every_pair && std::any_of(first.begin(), first.end(), [&](const Transfer& t) {
-        return t.is_send == is_send && t.peer == peer;
-      });
+      const bool known = (is_send ? sends : receives)[static_cast<size_t>(peer)];
       if (!known) handshake.push_back({is_send, When::kInRound, peer, kHandshakeStep, {}, 0});
     }
   }
