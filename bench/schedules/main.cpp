@@ -45,7 +45,7 @@ Value number(const std::string& option, std::string_view text) {
   Value value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < Value{0}) {
-    refuse(cat(option, ": \"", text, "\" is no number of at least 0"));
+    refuse(cat(option, " needs a number of at least 0, but is ", text));
   }
   return value;
 }

@@ -151,9 +151,9 @@ double walk_all(const Operation& operation, const Costs& costs) {
     }
   }
   if (left > 0 || !arrivals.empty()) {
-    throw std::logic_error(cat(operation.algorithm->name, " among ", operation.size, " ranks: ", left,
-                               " ranks wait for messages that nobody sends, and ", arrivals.size(),
-                               " messages have no receiver"));
+    throw std::logic_error(cat("messages without a receiver: ", arrivals.size(),
+                               ", ranks that wait for ever: ", left, " (", operation.algorithm->name,
+                               " among ", operation.size, " ranks)"));
   }
   return end;
 }
