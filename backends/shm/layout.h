@@ -39,6 +39,7 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free);
 struct Header {
   uint64_t magic;
   uint64_t nonce;  // proves that the received descriptor is the intended one
+  uint64_t total;  // Layout::total
 };
 
 // A rank's claims about an operation that is too large for the inline payload. Flags and addresses are not

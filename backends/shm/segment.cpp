@@ -106,10 +106,11 @@ Status check_file(const Fd& fd, const Layout& layout, uint64_t nonce) {
   Header header{};
   if (::pread(fd.get(), &header, sizeof header, 0) != sizeof header)
     return Status::system("pread of the segments' header", errno);
-  if (header.magic == kMagic && header.nonce == nonce) return {};
-  return Status::error(Code::kPeerFailed,
-                       cat("its header has magic number ", header.magic, " and identifier ", header.nonce,
-                           ", expected ", kMagic, " and ", nonce));
+  if (header.magic == kMagic && header.nonce == nonce && header.total == layout.total) return {};
+  return Status::error(
+      Code::kPeerFailed,
+      cat("its header has magic number ", header.magic, ", identifier ", header.nonce, " and segments of ",
+          header.total, " bytes, expected ", kMagic, ", ", nonce, " and ", layout.total, " bytes"));
 }
 
 // Returns this process's control group (version 2); empty for the root group and where there is none.
@@ -199,7 +200,7 @@ Status create_file(uint64_t size, Fd* fd) {
 
 Status create_segments(const Layout& layout, uint64_t nonce, Fd* fd) {
   WEFT_TRY(create_file(layout.file_bytes(), fd));
-  const Header header{kMagic, nonce};
+  const Header header{kMagic, nonce, layout.total};
   if (::pwrite(fd->get(), &header, sizeof header, 0) == sizeof header) return {};
   return Status::system("pwrite of the segments' header", errno);
 }

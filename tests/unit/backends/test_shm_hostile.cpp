@@ -104,8 +104,8 @@ Status against(int ranks_are_processes, uint64_t count,
   return failed.empty() ? seen : Status::error(Code::kInternal, failed);
 }
 
-// The links of rank 0, which gets a report from elsewhere that rank 1 is lost; and those of rank 1, which
-// shares its memory with no rank.
+// The links of rank 0, which shares its memory with no rank; and those of rank 1, which gets a report from
+// elsewhere that rank 0 is lost.
 class BrokenLinks final : public Exchange, public FdChannel {
  public:
   explicit BrokenLinks(SocketLinks& links) : links_(links) {}
@@ -115,14 +115,16 @@ class BrokenLinks final : public Exchange, public FdChannel {
     return links_.all_gather(mine, all, deadline);
   }
   bool same_host(int rank) const override { return links_.same_host(rank); }
-  Status send_fd(int rank, int fd) override { return rank == 0 ? Status() : links_.send_fd(rank, fd); }
+  Status send_fd(int rank, int fd) override {
+    return this->rank() == 0 ? Status() : links_.send_fd(rank, fd);
+  }
   Status receive_fd(int rank, Fd* fd, Deadline deadline) override {
     return links_.receive_fd(rank, fd, deadline);
   }
 
  private:
   Status news() override {
-    return Status::error(Code::kPeerFailed, "rank 1 was stopped", Evidence::kHeartbeat).with_ranks({1});
+    return Status::error(Code::kPeerFailed, "rank 0 was stopped", Evidence::kHeartbeat).with_ranks({0});
   }
 
   SocketLinks& links_;
@@ -405,10 +407,10 @@ TEST_CASE("a rank that is lost before it shares its memory ends the setup before
     std::shared_ptr<Group> group;
     const Status status = make_group(args, &group);
     WEFT_EXPECT(!status.ok());
-    if (links.rank() == 0) {
+    if (links.rank() == 1) {
       WEFT_EXPECT(status.code() == Code::kPeerFailed);
       WEFT_EXPECT(status.info().evidence == Evidence::kHeartbeat);
-      WEFT_EXPECT(status.info().ranks == std::vector<int>{1});
+      WEFT_EXPECT(status.info().ranks == std::vector<int>{0});
     }
   };
   for (const std::string& failure : run_linked_processes(2, body)) CHECK(failure.empty());

@@ -200,7 +200,7 @@ TEST_CASE("segments that another process could shrink under a reader are refused
   const Layout layout(2, 1 << 20);
   const Fd fd(memory_file());
   REQUIRE(::ftruncate(fd.get(), static_cast<off_t>(layout.file_bytes())) == 0);
-  const Header header{kMagic, 77};
+  const Header header{kMagic, 77, layout.total};
   REQUIRE(::pwrite(fd.get(), &header, sizeof header, 0) == sizeof header);
   std::shared_ptr<Segments> segments;
   CHECK(Segments::open(fd, layout, 77, 0, 0, &segments).code() == Code::kPeerFailed);
