@@ -1,6 +1,7 @@
 #include "rendezvous/socket.h"
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -17,13 +18,10 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <memory>
 #include <set>
 #include <sstream>
-#include <system_error>
 
 #include "base/text.h"
 
@@ -261,9 +259,13 @@ bool descriptors_are_scarce(int newest) {
 Status check_descriptors(uint64_t more) {
   rlimit most{};
   if (::getrlimit(RLIMIT_NOFILE, &most) != 0) return {};
-  std::error_code unknown;  // without /proc nothing counts as open
-  const std::filesystem::directory_iterator files("/proc/self/fd", unknown);
-  const auto open = static_cast<uint64_t>(unknown ? 0 : std::distance(begin(files), end(files)));
+  // Not std::filesystem, whose iterator ends the process where there is no memory.
+  uint64_t open = 0;  // also where /proc is not mounted
+  if (DIR* const files = ::opendir("/proc/self/fd"); files != nullptr) {
+    while (const dirent* const file = ::readdir(files)) open += file->d_name[0] != '.' ? 1 : 0;
+    ::closedir(files);
+    open--;  // that of the folder itself
+  }
   if (open + more <= most.rlim_cur) return {};
   return Status::error(Code::kSystem,
                        cat("this process may open ", most.rlim_cur, " files, has ", open, " open, and needs ",
