@@ -58,8 +58,8 @@ Address tcp_at(const std::string& host, uint16_t port) {
 Status MeshConnector::connect(std::vector<PeerConnection>* peers) {
   peers_.resize(static_cast<size_t>(exchange_.size()));
   routes_.resize(static_cast<size_t>(exchange_.rank()));
-  // A connection to each other rank, and those that are not yet a rank's.
-  WEFT_TRY(check_descriptors(peers_.size() + 2 * kMostWhenScarce));
+  // A connection to each other rank, and what the rest of group setup opens.
+  WEFT_TRY(check_descriptors(peers_.size() + 4));
   connected_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
   if (!connected_.valid()) return Status::system("epoll_create1", errno);
   WEFT_TRY(listen_and_publish());

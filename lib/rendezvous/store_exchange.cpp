@@ -125,8 +125,8 @@ StoreExchange::~StoreExchange() {
 
 Status StoreExchange::host(Deadline deadline) {
   const Deadline give_up = deadline.earlier(Deadline::after(clock_, kInUseMs, 0));
-  WEFT_TRY(check_descriptors(static_cast<uint64_t>(options_.size) + 2 * kMostWhenScarce)
-               .with_prefix("rank 0 serves the store: "));
+  WEFT_TRY(
+      check_descriptors(static_cast<uint64_t>(options_.size) + 8).with_prefix("rank 0 serves the store: "));
   if (file_) return invite();
   StoreServerOptions options{address_, key_, options_.on_thread_start, true, options_.job};
   bool taken = false;

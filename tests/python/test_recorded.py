@@ -13,7 +13,8 @@ import cases  # noqa: E402
 import compare  # noqa: E402
 
 RECORDED = ROOT / "tests" / "parity" / "recorded"
-STEPS = np.load(RECORDED / "steps.npz")
+# All arrays are read here: numpy uses ast.literal_eval, which fails now and then in several threads of Python 3.11.
+STEPS = dict(np.load(RECORDED / "steps.npz"))
 INDEX = json.loads(STEPS["index"].tobytes())
 
 

@@ -47,7 +47,7 @@ void build_tree(const Shape& shape, Schedule& schedule) {
     const Slice part = chunk_of(all, c, chunk);
     const uint64_t offset = part.begin * shape.element;
     const Ref inputs[] = {source(offset), rooms[0][c % 3], rooms[1][c % 3]};
-    const auto folded = std::span(inputs).first(static_cast<size_t>(1 + children));
+    const auto folded = std::span(inputs).first(1 + static_cast<size_t>(children));
     root ? schedule.fold(folded, target(offset), part.count)
          : schedule.add(folded, target(offset), part.count);
   };
