@@ -33,7 +33,8 @@ std::string creation_text(const Registry& registry, const std::vector<Offer>& of
                           const std::string& transports) {
   std::string others;
   if (offers[0].wanted.empty()) {
-    for (const BackendEntry& entry : registry.backends()) {
+    // Where no module was needed none is loaded for this text.
+    for (const BackendEntry& entry : offers[0].modules ? registry.backends() : registry.built_in()) {
       if (entry.backend == &chosen) continue;
       others += cat(others.empty() ? " (not " : "; not ", entry.name, ": ",
                     why_not(registry, entry, offers, chosen));

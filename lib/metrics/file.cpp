@@ -1,5 +1,6 @@
 #include "metrics/file.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,10 +14,10 @@
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <mutex>
 #include <sstream>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include "base/fd.h"
@@ -66,20 +67,23 @@ int64_t stale_after(const std::string& path, const ProcessIdentity& me) {
 }
 
 // Removes files of this user that processes of the past have left in the folder.
-void remove_stale(const std::filesystem::path& folder) {
+void remove_stale(const std::string& folder) {
   const ProcessIdentity me = this_process();
-  std::error_code error;
-  for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
-    const std::string name = at->path().filename().string();
+  const auto close = [](DIR* open) { ::closedir(open); };
+  // Not std::filesystem, whose iterator ends the process where there is no memory.
+  const std::unique_ptr<DIR, decltype(close)> entries(::opendir(folder.c_str()), close);
+  if (!entries) return;
+  while (const dirent* const entry = ::readdir(entries.get())) {
+    const std::string name = entry->d_name, path = folder + '/' + name;
     const bool begun =
         name.starts_with("weft-") && name.ends_with(".tmp") && name.find(".prom.") != name.npos;
     if (!begun && !(name.starts_with("weft-") && name.ends_with(".prom"))) continue;
     struct stat found{};
-    if (::lstat(at->path().c_str(), &found) != 0 || !S_ISREG(found.st_mode) || found.st_uid != ::geteuid())
+    if (::lstat(path.c_str(), &found) != 0 || !S_ISREG(found.st_mode) || found.st_uid != ::geteuid())
       continue;
     // A writer is done with a .tmp file in a moment, and begins another one if it is gone.
-    const int64_t after = begun ? kScrapedSeconds : stale_after(at->path().string(), me);
-    if (after >= 0 && ::time(nullptr) - found.st_mtime >= after) ::unlink(at->path().c_str());
+    const int64_t after = begun ? kScrapedSeconds : stale_after(path, me);
+    if (after >= 0 && ::time(nullptr) - found.st_mtime >= after) ::unlink(path.c_str());
   }
 }
 
@@ -143,7 +147,7 @@ struct MetricsFile::Writer {
   }
 
   void write_until_end() {
-    (void)guarded_run([&] { remove_stale(std::filesystem::path(options.path).parent_path()); }).ok();
+    (void)guarded_run([&] { remove_stale(std::filesystem::path(options.path).parent_path().string()); }).ok();
     bool failed = false;
     for (bool last = false; !last;) {
       {

@@ -26,6 +26,7 @@ constexpr int kMaxSilent = 64;                // incoming connections that have 
 constexpr int kMaxGreeted = 64;               // those that have, and are not authenticated
 constexpr int kAcceptsAtOnce = 64;
 constexpr size_t kFixedPolls = 4;
+constexpr uint64_t kFurtherDescriptors = 4;  // which the rest of group setup opens
 
 std::string random_name() {
   static constexpr char kHex[] = "0123456789abcdef";
@@ -58,8 +59,7 @@ Address tcp_at(const std::string& host, uint16_t port) {
 Status MeshConnector::connect(std::vector<PeerConnection>* peers) {
   peers_.resize(static_cast<size_t>(exchange_.size()));
   routes_.resize(static_cast<size_t>(exchange_.rank()));
-  // A connection to each other rank, and what the rest of group setup opens.
-  WEFT_TRY(check_descriptors(peers_.size() + 4));
+  WEFT_TRY(check_descriptors(peers_.size() + kFurtherDescriptors));
   connected_ = Fd(::epoll_create1(EPOLL_CLOEXEC));
   if (!connected_.valid()) return Status::system("epoll_create1", errno);
   WEFT_TRY(listen_and_publish());

@@ -32,7 +32,8 @@ constexpr int64_t kTryHostMs = 3'000;  // for one of the addresses in the invita
 constexpr const char* kNotAdmitted =
     "the store does not admit this rank: it belongs to another job (WEFT_JOB), or to an earlier start of "
     "this job";
-constexpr size_t kSuffixBytes = 8;  // random, in the name that replaces a taken one
+constexpr size_t kSuffixBytes = 8;           // random, in the name that replaces a taken one
+constexpr uint64_t kFurtherDescriptors = 8;  // of the process that serves, beside a connection to each rank
 
 Status check_options(const StoreOptions& options) {
   if (options.size < 1 || options.size > kMaxRanks || options.rank < 0 || options.rank >= options.size) {
@@ -125,8 +126,8 @@ StoreExchange::~StoreExchange() {
 
 Status StoreExchange::host(Deadline deadline) {
   const Deadline give_up = deadline.earlier(Deadline::after(clock_, kInUseMs, 0));
-  WEFT_TRY(
-      check_descriptors(static_cast<uint64_t>(options_.size) + 8).with_prefix("rank 0 serves the store: "));
+  WEFT_TRY(check_descriptors(static_cast<uint64_t>(options_.size) + kFurtherDescriptors)
+               .with_prefix("rank 0 serves the store: "));
   if (file_) return invite();
   StoreServerOptions options{address_, key_, options_.on_thread_start, true, options_.job};
   bool taken = false;
