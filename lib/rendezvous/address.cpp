@@ -39,7 +39,7 @@ bool printable(std::string_view text) {
 }
 
 Status parse_folder(const std::string& text, std::string_view path, Address* address) {
-  const auto control = [](char c) { return (c >= 0 && c < ' ') || c == 127; };
+  const auto control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 127; };
   if (path.empty() || path[0] != '/') return bad(text, "has no absolute path after file://");
   if (path.size() > kMaxFolder)
     return bad(text, cat("has a path of ", path.size(), " bytes; at most ", kMaxFolder, " are allowed"));
