@@ -2,7 +2,7 @@
 #
 #   make demo [RANKS=2] [BACKEND=shm] [HOOK=allreduce] [DATA=folder]
 #   make demo BACKEND=mpi [MPI=openmpi|mpich]
-#   make test [SUITE=unit] [FILTER=text]
+#   make test [SUITE=unit] [FILTER=text] [SEED=1]
 #   make test-all [PART=rest]
 #   make test-parity
 #   make test-torch
@@ -25,6 +25,7 @@ DATA ?=
 PREFIX ?= /usr/local
 SUITE ?=
 FILTER ?=
+SEED ?= 1
 JOBS ?= 2
 MESON_OPTIONS ?=
 
@@ -39,7 +40,7 @@ LAUNCH = $(if $(filter mpi shm+mpi,$(BACKEND)),$(MPIRUN),$(WEFT) run -n $(RANKS)
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
-	@echo "Variables: RANKS=$(RANKS) BACKEND= HOOK= DATA= SUITE= FILTER= BUILD=$(BUILD) PREFIX=$(PREFIX) MESON_OPTIONS="
+	@echo "Variables: RANKS=$(RANKS) BACKEND= HOOK= DATA= SUITE= FILTER= SEED=$(SEED) BUILD=$(BUILD) PREFIX=$(PREFIX) MESON_OPTIONS="
 
 setup: ## install what the build needs (apt), or print the command that does (dnf, pacman, conda)
 	@tools/setup.sh build
@@ -67,17 +68,20 @@ demo: $(BUILD)/build.ninja ## train on Fashion-MNIST with RANKS local processes
 	@$(LAUNCH) $(BUILD)/examples/train_fashion \
 	  $(if $(BACKEND),--backend $(BACKEND)) $(if $(HOOK),--hook '$(HOOK)') $(if $(DATA),--data $(DATA))
 
-# Compiles only what these tests need.
-TESTS = --suite '$(SUITE)' --part $(or $(PART),test)
+# Compiles only what these tests need; nothing if a suite is unknown. Random tests draw from SEED.
+TESTS = --suite '$(SUITE)' --part $(or $(PART),test) --seed '$(SEED)'
 test: $(BUILD)/build.ninja ## run the suites unit, capi, conformance, abi and sandbox, or SUITE; the last line counts test cases
-	@ninja -C $(BUILD) -j $(JOBS) $$(python3 tests/run.py $(BUILD) $(TESTS) --targets)
+	@targets=$$(python3 tests/run.py $(BUILD) $(TESTS) --targets) && \
+	  { [ -z "$$targets" ] || ninja -C $(BUILD) -j $(JOBS) $$targets; }
 	@python3 tests/run.py $(BUILD) --jobs $(JOBS) $(TESTS) --filter '$(FILTER)' $(TEST_OPTIONS)
 
 # PART=rest leaves out what `make test` runs. ALL_CASES= runs samples, as `make test` does.
 ALL_CASES = --all-cases
-test-all: build ## run all tests with all their cases
-	@python3 tests/run.py $(BUILD) --jobs $(JOBS) --suite '$(SUITE)' --part $(or $(PART),all) $(ALL_CASES) \
-	  --filter '$(FILTER)' $(TEST_OPTIONS)
+ALL_TESTS = --suite '$(SUITE)' --part $(or $(PART),all) $(ALL_CASES) --seed '$(SEED)'
+test-all: $(BUILD)/build.ninja ## run all tests with all their cases
+	@python3 tests/run.py $(BUILD) $(ALL_TESTS) --list >/dev/null
+	@ninja -C $(BUILD) -j $(JOBS)
+	@python3 tests/run.py $(BUILD) --jobs $(JOBS) $(ALL_TESTS) --filter '$(FILTER)' $(TEST_OPTIONS)
 
 test-parity: build | .setup/parity ## gradients beside PyTorch DDP's, model by model (installs PyTorch in BUILD)
 	@python3 tests/parity/run.py $(BUILD)
@@ -107,9 +111,10 @@ $(ARM64)/build.ninja: | .setup/arm64
 	  -Doptimization=1 -Dcpp_args="-Wno-free-nonheap-object -DWEFT_TEST_EMULATED" -Ducx=disabled -Dmpi=disabled -Dcuda=disabled \
 	  -Dnccl=disabled -Djax=disabled -Dbench=false -Dexamples=false $(MESON_OPTIONS)
 
-ARM64_TESTS = $(ARM64) --suite '$(or $(SUITE),unit capi conformance python)'
+ARM64_TESTS = $(ARM64) --suite '$(or $(SUITE),unit capi conformance python)' --seed '$(SEED)'
 test-arm64: $(ARM64)/build.ninja ## compile for aarch64 and run the suites unit, capi, conformance and python under qemu
-	@$(ON_ARM64) ninja -C $(ARM64) -j $(JOBS) $$(python3 tests/run.py $(ARM64_TESTS) --targets)
+	@targets=$$(python3 tests/run.py $(ARM64_TESTS) --targets) && \
+	  { [ -z "$$targets" ] || $(ON_ARM64) ninja -C $(ARM64) -j $(JOBS) $$targets; }
 	@$(ON_ARM64) python3 tests/run.py $(ARM64_TESTS) --jobs $(JOBS) --filter '$(FILTER)' --timeout-multiplier 4 $(TEST_OPTIONS)
 
 bench: build ## measure the collectives and a gradient step on this machine

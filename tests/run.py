@@ -10,6 +10,8 @@ skipped`.
 With --again, a program whose own checks failed runs once more at the end, with no other program beside it: on
 a busy machine a test may wait too short a time. The run names each such program. Crashes, hangs and sanitizer
 reports stay failures.
+
+Programs that draw at random draw from --seed. With another seed than 1, the run names it first and in each failure.
 """
 import argparse
 import concurrent.futures
@@ -27,6 +29,7 @@ from pathlib import Path
 
 Case = namedtuple("Case", "name outcome detail")  # outcome: pass, fail or skip
 SKIP_CODE = 77
+MOST_SEED = 2**32 - 1  # of Catch2
 QUICK = {"unit", "capi", "conformance", "abi", "sandbox"}  # the suites of `make test`
 running_processes = set()  # killed when the user interrupts the run
 
@@ -44,6 +47,7 @@ class Test:
         self.timeout = (entry["timeout"] or 30) * arguments.timeout_multiplier
         self.parallel = entry["is_parallel"]
         self.all_cases = arguments.all_cases
+        self.seed = arguments.seed
         if self.all_cases and "sampled" in self.suites:
             self.timeout *= 4
         self.needs = entry.get("depends", [])  # Meson target names
@@ -133,7 +137,7 @@ def run(test, filter_text):
     """Run one program; return its cases and its seconds."""
     test.report.unlink(missing_ok=True)
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("WEFT_", "MAKE", "MFLAGS"))}
-    environment.update(test.environment, WEFT_TEST_REPORT=str(test.report))
+    environment.update(test.environment, WEFT_TEST_REPORT=str(test.report), WEFT_TEST_SEED=str(test.seed))
     if test.all_cases:
         environment["WEFT_TEST_ALL"] = "1"
     command = list(test.command)
@@ -181,6 +185,8 @@ class Printer:
                 self.counts[case.outcome] += 1
                 name = f"{test.label}: {case.name}" if case.name else test.label
                 line = f"{name}: {case.detail}" if case.detail else name
+                if case.outcome == "fail" and test.seed != 1:
+                    line += f" (seed {test.seed})"
                 {"fail": self.failures, "skip": self.skips, "pass": []}[case.outcome].append(line)
             failed = sum(case.outcome == "fail" for case in cases)
             skipped = sum(case.outcome == "skip" for case in cases)
@@ -220,6 +226,13 @@ class Printer:
         return failed == 0 and passed > 0
 
 
+def seed_number(text):
+    """Return the number of an argument; raise if it is no seed."""
+    if not (text.isdecimal() and text.isascii() and 1 <= int(text) <= MOST_SEED):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to {MOST_SEED}")
+    return int(text)
+
+
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("build", type=Path, help="the build folder")
@@ -229,6 +242,7 @@ def parse_arguments():
                              " programs of which `make test` runs a sample, and those of the suite long")
     parser.add_argument("--all-cases", action="store_true", help="programs of the suite sampled run all of their cases")
     parser.add_argument("--filter", default="", help="only programs, or test cases, whose name contains this")
+    parser.add_argument("--seed", type=seed_number, default=1, help=f"seed of random tests, from 1 to {MOST_SEED}; default 1")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="programs at a time")
     parser.add_argument("--timeout-multiplier", type=float, default=1.0)
     parser.add_argument("--again", action="store_true", help="programs whose checks failed run again, alone")
@@ -263,9 +277,10 @@ def select(arguments):
     tests = [Test(entry, arguments) for entry in introspect("--tests", arguments)]
     wanted = arguments.suite.replace(",", " ").split()
     if wanted:
-        unknown = set(wanted) - {suite for test in tests for suite in test.suites}
+        known = {suite for test in tests for suite in test.suites}
+        unknown = set(wanted) - known
         if unknown:
-            sys.exit(f"run.py: unknown suite {', '.join(sorted(unknown))}; --list prints the programs")
+            sys.exit(f"run.py: unknown suite {', '.join(sorted(unknown))}; there are {', '.join(sorted(known))}")
         tests = [test for test in tests if set(wanted) & set(test.suites)]
     elif arguments.part == "test":
         tests = [test for test in tests if test.suites[0] in QUICK]
@@ -294,6 +309,9 @@ def main():
     if arguments.targets:
         print("\n".join(targets_of(tests, arguments)))
         return 0
+    if arguments.seed != 1:
+        print(f"Random tests draw from the seed {arguments.seed}. `make test SEED={arguments.seed}` and `tests/run.py --seed "
+              f"{arguments.seed}` repeat them.", flush=True)
     printer = Printer(len(tests), arguments.again)
     try:
         with concurrent.futures.ThreadPoolExecutor(max(1, arguments.jobs)) as pool:

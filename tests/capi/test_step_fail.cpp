@@ -13,6 +13,7 @@
 #include "capi/ranks.h"
 #include "support/catch.h"
 #include "support/sanitized.h"
+#include "support/seed.h"
 
 namespace capi_step_fail {
 
@@ -274,9 +275,11 @@ TEST_CASE("a step that a rank fails fails on all ranks, and the next one works")
     for (const char* backend : kBackends) {
       for (const int32_t progress : kModes) {
         for (const int size : {1, 3}) {
-          const uint64_t seed =
-              std::hash<std::string>()(std::string(way.name) + backend) + static_cast<uint64_t>(progress);
-          INFO(way.name << " over " << backend << ", " << size << " ranks, progress " << progress);
+          const uint64_t base = weft::test::base_seed();
+          const uint64_t seed = base + std::hash<std::string>()(std::string(way.name) + backend) +
+                                static_cast<uint64_t>(progress);
+          INFO(way.name << " over " << backend << ", " << size << " ranks, progress " << progress
+                        << ", --rng-seed " << base);
           CHECK(train(backend, size, progress, way, [&](Trainer& trainer, Rank& rank) {
                   for (uint64_t s = 0; s < kSteps; s++) trainer.step(s, Draw(seed * 1000 + s, rank.size));
                   trainer.check_statistics(kSteps);

@@ -7,7 +7,7 @@ Usage: test_launched.py BUILD CONFORMANCE [CATCH2-SELECTION for the 8 ranks]
 References are computed together, a share by each rank (tests/conformance/made_together.h). The default
 selection leaves out the random programs, which run on a simulation of ranks and on no backend.
 """
-import random
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -28,7 +28,7 @@ def run_suite(flavour, ranks, selected):
         cases.skip(f"this build has no module for {mpi.TITLES[flavour]}, or there is no mpirun of it")
     # All ranks use the same seed. Their results are the result of this case, so they write no report of their
     # own.
-    seed = str(random.randrange(1, 2**31))
+    seed = os.environ.get("WEFT_TEST_SEED", "1")
     with tempfile.TemporaryDirectory() as shared, tempfile.NamedTemporaryFile("r", suffix=".report") as report:
         code, output = mpi.run(flavour, ranks, [CONFORMANCE, *selected, "--use-colour", "no", "--rng-seed", seed], timeout=TIMEOUT,
                                WEFT_TEST_ROWS=ROWS, WEFT_TEST_REPORT=report.name, WEFT_TEST_SHARED=shared)

@@ -2,10 +2,15 @@
 // reporters count assertions, lose the case that a crash interrupts, and differ between 2.13 and 3.
 // The listener writes to the file that WEFT_TEST_REPORT names, one line an event, fields divided by tabs:
 // program catch2 | start NAME | pass NAME | fail NAME | skip NAME REASON
+// WEFT_TEST_SEED is the default of --rng-seed (support/seed.h).
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <charconv>
+#include <cstdint>
 #include <cstdlib>
+#include <iostream>
+#include <string_view>
 
 #if !__has_include(<catch2/catch_all.hpp>)
 #define CATCH_CONFIG_RUNNER
@@ -66,10 +71,25 @@ class ReportListener : public ListenerBase {
 
 CATCH_REGISTER_LISTENER(ReportListener)
 
+// Reads the default seed; it is 1 without WEFT_TEST_SEED. Returns false unless it is in the range of
+// --rng-seed.
+bool read_default_seed(uint32_t* seed) {
+  const char* text = std::getenv("WEFT_TEST_SEED");
+  if (text == nullptr) return true;
+  const std::string_view word = text;
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), *seed);
+  if (error == std::errc() && end == word.data() + word.size() && *seed > 0) return true;
+  std::cerr << "WEFT_TEST_SEED is \"" << word << "\", expected a number from 1 to " << UINT32_MAX << '\n';
+  return false;
+}
+
 }  // namespace
 
 int main(int argc, char* argv[]) {
   Catch::Session session;
   session.configData().filenamesAsTags = true;  // [#test_x] selects the cases of test_x.cpp
+  uint32_t seed = 1;
+  if (!read_default_seed(&seed)) return 2;
+  session.configData().rngSeed = seed;
   return session.run(argc, argv);
 }
