@@ -8,6 +8,7 @@
 #include <memory>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/text.h"
 
@@ -29,6 +30,45 @@ std::string_view take_until(char sign, std::string_view* text) {
   return before;
 }
 
+struct NamedPlace {
+  std::string_view name;
+  FailPlace place;
+};
+constexpr NamedPlace kNamedPlaces[] = {
+    {"forming", FailPlace::kGroupSetup}, {"operation", FailPlace::kOperation}, {"stage", FailPlace::kStage},
+    {"leaving", FailPlace::kLeaving},    {"memory", FailPlace::kMemory},       {"system", FailPlace::kSystem},
+    {"writing", FailPlace::kWriting},    {"measuring", FailPlace::kMeasuring}};
+
+struct NamedCounter {
+  std::string_view name;
+  FailCounter counter;
+  uint64_t most = UINT64_MAX - 1;
+};
+constexpr std::array<NamedCounter, kCounters> kNamedCounters = {
+    {{"operations", FailCounter::kSlots},
+     {"packets", FailCounter::kPackets},
+     {"messages", FailCounter::kMessages},
+     {"steps", FailCounter::kSteps},
+     {"stamps", FailCounter::kStamps, UINT32_MAX},
+     {"stages", FailCounter::kStages},
+     {"reducers", FailCounter::kLanes, UINT32_MAX},
+     {"splits", FailCounter::kSplits, UINT32_MAX},
+     {"notes", FailCounter::kNotes, UINT32_MAX},
+     {"groups", FailCounter::kGroups},
+     {"turns", FailCounter::kTurns}}};
+
+// Returns the grammar of one item, with the names of places and counters.
+std::string accepted_items() {
+  std::vector<std::string_view> places, short_counters, counters;
+  for (const NamedPlace& one : kNamedPlaces) places.push_back(one.name);
+  for (const NamedCounter& one : kNamedCounters)
+    (one.most == UINT32_MAX ? short_counters : counters).push_back(one.name);
+  return cat("PLACE[@NUMBER[.STAGE]]=ACTION (places: ", list_text(places),
+             "; actions: kill, stop, fail, delay:MILLISECONDS) or COUNTER=begin:NUMBER (counters: ",
+             list_text(counters), ", up to ", UINT64_MAX - 1, "; ", list_text(short_counters), ", up to ",
+             UINT32_MAX, ")");
+}
+
 }  // namespace
 
 bool FailPoints::parse_point(const std::string& text, Point* point) {
@@ -39,13 +79,8 @@ bool FailPoints::parse_point(const std::string& text, Point* point) {
   const std::string_view place = take_until('@', &number);
   stage = number;
   number = take_until('.', &stage);
-  constexpr std::pair<std::string_view, FailPlace> kPlaces[] = {
-      {"forming", FailPlace::kGroupSetup}, {"operation", FailPlace::kOperation},
-      {"stage", FailPlace::kStage},        {"leaving", FailPlace::kLeaving},
-      {"memory", FailPlace::kMemory},      {"system", FailPlace::kSystem},
-      {"writing", FailPlace::kWriting},    {"measuring", FailPlace::kMeasuring}};
   bool known = false;
-  for (const auto& [name, value] : kPlaces) {
+  for (const auto& [name, value] : kNamedPlaces) {
     if (name != place) continue;
     point->place = value;
     known = true;
@@ -69,26 +104,10 @@ bool FailPoints::parse_point(const std::string& text, Point* point) {
 
 // Returns false unless the text is "COUNTER=begin:NUMBER".
 bool FailPoints::parse_counter(std::string_view text) {
-  struct Known {
-    std::string_view name;
-    FailCounter counter;
-    uint64_t most = UINT64_MAX - 1;
-  };
-  constexpr std::array<Known, kCounters> kKnown = {{{"operations", FailCounter::kSlots},
-                                                    {"packets", FailCounter::kPackets},
-                                                    {"messages", FailCounter::kMessages},
-                                                    {"steps", FailCounter::kSteps},
-                                                    {"stamps", FailCounter::kStamps, UINT32_MAX},
-                                                    {"stages", FailCounter::kStages},
-                                                    {"reducers", FailCounter::kLanes, UINT32_MAX},
-                                                    {"splits", FailCounter::kSplits, UINT32_MAX},
-                                                    {"notes", FailCounter::kNotes, UINT32_MAX},
-                                                    {"groups", FailCounter::kGroups},
-                                                    {"turns", FailCounter::kTurns}}};
   const std::string_view name = take_until('=', &text);
   uint64_t number = 0;
   if (take_until(':', &text) != "begin" || !parse_number(text, &number)) return false;
-  for (const Known& known : kKnown) {
+  for (const NamedCounter& known : kNamedCounters) {
     if (known.name != name || number > known.most) continue;
     first_[static_cast<size_t>(known.counter)] = number;
     return true;
@@ -107,11 +126,7 @@ Status FailPoints::parse(const std::string& text, std::shared_ptr<const FailPoin
     any = true;
     if (made->parse_counter(one)) continue;
     if (!parse_point(std::string(one), &made->points_.emplace_back())) {
-      return Status::error(Code::kArg,
-                           cat("WEFT_FAILPOINTS: \"", one,
-                               "\" is not PLACE[@NUMBER[.STAGE]]=ACTION with a known place, and action kill, "
-                               "stop, fail or delay:MILLISECONDS, and not COUNTER=begin:NUMBER with a known "
-                               "counter and a number in its range"));
+      return Status::error(Code::kArg, cat("WEFT_FAILPOINTS: \"", one, "\" is not ", accepted_items()));
     }
   }
   if (any) *points = std::move(made);

@@ -65,7 +65,8 @@ TEST_CASE("a delay waits for its duration") {
   CHECK(clock.now_ns() - begin >= 20'000'000);
 }
 
-TEST_CASE("a text that is no list of failpoints is quoted") {
+TEST_CASE(
+    "a text that is no list of failpoints is quoted, with the places, actions and counters that exist") {
   for (const char* text :
        {"operation", "operation@7", "nowhere=kill", "operation@x=kill", "operation@7=explode",
         "operation@7=delay", "operation@7=delay:x", "stage@1.=kill.", "=kill", "operation=begin:1",
@@ -76,6 +77,31 @@ TEST_CASE("a text that is no list of failpoints is quoted") {
     INFO(text);
     CHECK(status.code() == Code::kArg);
     CHECK(status.text().find(text) != std::string::npos);
+    for (const char* accepted : {"forming",
+                                 "operation,",
+                                 "stage,",
+                                 "leaving",
+                                 "memory",
+                                 "system",
+                                 "writing",
+                                 "measuring",
+                                 "kill",
+                                 "stop",
+                                 "fail",
+                                 "delay:MILLISECONDS",
+                                 "operations",
+                                 "packets",
+                                 "messages",
+                                 "steps",
+                                 "stages",
+                                 "groups",
+                                 "turns, up to 18446744073709551614",
+                                 "stamps",
+                                 "reducers",
+                                 "splits",
+                                 "notes, up to 4294967295"}) {
+      CHECK(status.text().find(accepted) != std::string::npos);
+    }
     CHECK(points == nullptr);
   }
 }
