@@ -61,6 +61,14 @@ def test_finding():
     expect_equal(cases.run([WEFT, *again[1].split()]).returncode, 1)
 
 
+def test_seed():
+    """a seed that is negative or no number is an error that names the range"""
+    for seed in ("x", "-3", "1.5", "9223372036854775808"):
+        result = faults(f"--seed={seed}", "--runs", 1)
+        expect_equal(result.returncode, 2, result)
+        expect(seed in result.stderr and "0 to 9223372036854775807" in result.stderr, "the range", result)
+
+
 def files_meanwhile(create, *words):
     """Run `weft bench faults WORDS` and call create(process, number) every 20 ms until it ends."""
     with subprocess.Popen([WEFT, "bench", "faults", "--backends", "shm", "--ranks", "2", "--phases", "small", "--verbose",

@@ -369,7 +369,8 @@ void add_bench_faults(CLI::App& bench, int* exit_code) {
       "otherwise files there are not checked. Exit code 1 if anything was found.");
   faults->add_option("--runs", options->runs, "number of runs, default 100")
       ->check(CLI::Range(uint64_t{1}, uint64_t{1'000'000'000}));
-  faults->add_option("--seed", options->seed, "seed of the random draws, default 1");
+  faults->add_option("--seed", options->seed, "seed of the random draws, default 1")
+      ->check(CLI::Range(uint64_t{0}, uint64_t{INT64_MAX}));  // a negative number is parsed as a larger one
   faults
       ->add_option("--only", options->only,
                    "execute only the run of this number, with the same draw as among the others")
