@@ -5,7 +5,7 @@ The source tree stays unchanged. The objects of a build folder that include the 
 again and linked in a separate folder under BUILD/mutants. A mutant is killed if its test fails, crashes or
 hangs, in a case that passes without the mutant. So each costs the compilation of a file, a link and a part of
 one test program: seconds. Exits with 1 if a mutant survives or its substitution no longer applies. `make
-test-mutants` runs all, `.ci/run` a few.
+test-mutants` runs all, `.ci/run` a part of them in turn.
 
 The library's sources are in lib, backends and hooks. A module that the library loads at run time is not
 linked again, so its own sources have no mutants (backends/cuda, mpi, nccl, ucx).
@@ -13,7 +13,6 @@ linked again, so its own sources have no mutants (backends/cuda, mpi, nccl, ucx)
 import argparse
 import json
 import os
-import random
 import shlex
 import shutil
 import signal
@@ -31,20 +30,38 @@ LIBRARY = "libweft.so.0.9.0"
 SOURCES = ("lib", "backends", "hooks")  # the folders that include directives are relative to
 
 
-def parse_arguments():
+def number_up_to(most):
+    """Return a function for argparse that parses a number from 1 to most."""
+    def parse(text):
+        if not (text.isascii() and text.isdecimal() and 1 <= int(text) <= most):
+            raise argparse.ArgumentTypeError(f"{text!r} is no number from 1 to {most}")
+        return int(text)
+    return parse
+
+
+def part_of_list(text):
+    """Return the numbers of the mutants of a part, such as 2/17."""
+    part, _, parts = text.partition("/")
+    parts = number_up_to(len(MUTANTS))(parts)
+    part = number_up_to(parts)(part)
+    return range(len(MUTANTS) * (part - 1) // parts + 1, len(MUTANTS) * part // parts + 1)
+
+
+def parse_arguments(words=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("build", type=Path, nargs="?", default=ROOT / "build-mutants",
                         help="build folder, configured with -Dgrouped=false; default build-mutants")
-    parser.add_argument("--only", type=int, action="append", help="number of a mutant, from 1; may be repeated")
-    parser.add_argument("--sample", type=int, help="number of mutants to draw by --seed")
-    parser.add_argument("--seed", default="", help="any text; equal texts draw the same mutants")
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument("--only", type=number_up_to(len(MUTANTS)), action="append",
+                        help=f"number of a mutant, from 1 to {len(MUTANTS)}; may be repeated")
+    chosen.add_argument("--part", type=part_of_list, metavar="N/PARTS", help="part N of the list, divided into PARTS equal parts")
     parser.add_argument("--list", action="store_true", help="print the mutants and end")
     parser.add_argument("--check", action="store_true", help="only check that every mutant can be applied to the sources")
     parser.add_argument("--ask-others", action="store_true", help="for each survivor, find another test that detects it")
     parser.add_argument("--jobs", type=int, default=2, help="mutants at a time; default 2")
     parser.add_argument("--timeout-multiplier", type=float, default=1.0,
                         help="factor for the time limit of a test case, which meson.build gives its program")
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
 def text_of(mutant, root):
@@ -284,9 +301,8 @@ def judge(number, mutant, build, ask_others):
 
 def choose(arguments):
     numbered = list(enumerate(MUTANTS, 1))
-    if arguments.sample:
-        return sorted(random.Random(arguments.seed).sample(numbered, arguments.sample))
-    return [(number, mutant) for number, mutant in numbered if not arguments.only or number in arguments.only]
+    wanted = arguments.only or arguments.part
+    return [(number, mutant) for number, mutant in numbered if not wanted or number in wanted]
 
 
 def list_mutants(chosen):
