@@ -17,15 +17,15 @@ SAMPLES = ["unit tests of shared memory", "conformance over shm", "killed proces
 del sys.argv[1:4]  # what follows selects cases
 
 
-def add_case(program, command, environment):
+def add_case(title, program):
     def case():
-        programs.expect_passes(command, {**environment, "LD_PRELOAD": str(PRELOADED)})
-    case.__doc__ = f"{program}: pages of 64 KiB"
-    globals()[f"test_{program}"] = case
+        programs.expect_passes(program, environment={"LD_PRELOAD": str(PRELOADED)})
+    case.__doc__ = f"{title}: pages of 64 KiB"
+    globals()[f"test_{title}"] = case
 
 
-for name, (words, variables) in programs.of(BUILD, PART, ALL).items():
+for name, one in programs.of(BUILD, PART, ALL).items():
     if ALL or name in SAMPLES:
-        add_case(name, words, variables)
+        add_case(name, one)
 
 cases.main(globals())

@@ -68,17 +68,17 @@ SAMPLES = {
 }
 
 
-def add_case(program, command, environment, row, by):
+def add_case(title, program, row, by):
     def case():
-        programs.expect_passes([*refusal(ROWS[row], by), *command], environment)
-    case.__doc__ = f"{program}: {BY[by]} refuses {row}"
-    globals()[f"test_{program}_{row}_{by}"] = case
+        programs.expect_passes(program, refusal(ROWS[row], by))
+    case.__doc__ = f"{title}: {BY[by]} refuses {row}"
+    globals()[f"test_{title}_{row}_{by}"] = case
 
 
-for name, (words, variables) in programs.of(BUILD, PART, EVERY_ROW).items():
+for name, one in programs.of(BUILD, PART, EVERY_ROW).items():
     for calls in ROWS if EVERY_ROW else SAMPLES[name]:
         for who in range(len(BY)):
             if refusal(ROWS[calls], who):
-                add_case(name, words, variables, calls, who)
+                add_case(name, one, calls, who)
 
 cases.main(globals())
