@@ -21,8 +21,10 @@ from ranks_of_threads import ROOT, cases, expect, expect_equal, np, weft
 from weftsync import _abi, _interrupt
 from weftsync._library import lib
 
-LIMIT = 0.2  # seconds from the signal to the exception
-ALLOWED = LIMIT + 1.0  # seconds for the slowest call on a busy machine
+# Seconds from the signal to the exception. Other tests run at the same time and may delay some calls by their work. So the
+# limit of the slowest call includes such a delay, and that of the fastest quarter finds one that all calls have.
+LIMIT = 0.2
+ALLOWED = LIMIT + 1.0
 PATIENCE = 30.0  # seconds until the test gives up
 
 
@@ -294,7 +296,7 @@ def test_every_call_is_known():
 
 
 def test_every_blocking_call():
-    """every blocking call raises KeyboardInterrupt within 0.2 s of Ctrl-C"""
+    """every blocking call raises KeyboardInterrupt within 1.2 s of Ctrl-C, and a quarter of the calls within 0.2 s"""
     rank0, late, wrong = Child("child"), {}, {}
     try:
         rank0.hear()
