@@ -24,7 +24,7 @@ struct Inbox {
   bool closed = false;                      // its rank's link is closed
 };
 
-// A frame whose memory is lent, and not read yet.
+// A frame in flight, whose memory is not read yet.
 struct Frame {
   const void* head;
   uint64_t head_bytes;
@@ -223,7 +223,7 @@ class RandomLink {
   uint64_t number_ = 0;
   std::mt19937_64 random_;
   uint64_t laziness_ = 0;       // how many calls of progress do nothing, between those that may do something
-  std::vector<uint64_t> read_;  // tokens of frames that were read; their memory is still lent
+  std::vector<uint64_t> read_;  // tokens of frames that were read, and whose buffers are in flight
 };
 
 RandomLink& link_of(void* link) {
