@@ -18,6 +18,7 @@ import concurrent.futures
 import functools
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -64,8 +65,11 @@ class Test:
         support/cases.py."""
         program, *words = self.command
         if Path(program).name.startswith("python") and words:
-            return b"cases.main(" in contents(words[0])
-        return b"WEFT_TEST_REPORT" in contents(program)
+            program = words[0]
+        code = contents(program)
+        if code.startswith(b"\x7fELF"):
+            return b"WEFT_TEST_REPORT" in code
+        return re.search(rb"^\s*cases\.main\(", code, re.MULTILINE) is not None
 
 
 @functools.cache

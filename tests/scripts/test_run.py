@@ -120,10 +120,11 @@ class RunTest(unittest.TestCase):
             build = Path(folder)
             (build / "catch").write_bytes(b"\x7fELF WEFT_TEST_REPORT")
             (build / "plain").write_bytes(b"\x7fELF")
-            (build / "cases.py").write_text("cases.main(globals())")
+            (build / "cases.py").write_text("if True:\n    cases.main(globals())")
+            (build / "about.py").write_text("#!/usr/bin/python3\nprint('cases.main(', 'WEFT_TEST_REPORT')")
             tests = [{"name": name, "suite": ["weft:unit"], "cmd": [*before, str(build / name)], "env": {}, "workdir": None,
                       "timeout": 1, "is_parallel": True}
-                     for name, before in (("catch", []), ("plain", []), ("cases.py", ["python3"]))]
+                     for name, before in (("catch", []), ("plain", []), ("cases.py", ["python3"]), ("about.py", ["python3"]), ("about.py", []))]
             arguments = Namespace(build=build, logs=build, timeout_multiplier=1, suite="unit", filter="a case",
                                   all_cases=False, seed=1)
             with mock.patch.object(run, "introspect", lambda *_: tests):
