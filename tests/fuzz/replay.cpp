@@ -8,6 +8,7 @@
 
 #include "fuzz.h"
 #include "support/catch.h"
+#include "support/seed.h"
 
 // Defined in the program's own about.cpp.
 extern const char* const fuzz_name;
@@ -51,7 +52,7 @@ TEST_CASE(std::string("the parser of ") + fuzz_name + " takes its corpus and cha
   const std::vector<Content> inputs = corpus();
   REQUIRE(!inputs.empty());
   CHECK(LLVMFuzzerTestOneInput(nullptr, 0) == 0);
-  std::mt19937 random(20260101);
+  std::mt19937 random(20260100 + static_cast<uint32_t>(weft::test::base_seed()));
   for (const Content& input : inputs) {
     CHECK(LLVMFuzzerTestOneInput(input.data(), input.size()) == 0);
     for (int i = 0; i < 500; i++) {

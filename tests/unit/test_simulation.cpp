@@ -1,4 +1,7 @@
 // tests/support/simulation: runs repeat exactly, differ by seed, and end when ranks are stuck.
+#include <cstdlib>
+#include <string>
+
 #include "support/catch.h"
 #include "support/seed.h"
 #include "support/simulation.h"
@@ -31,6 +34,12 @@ CollectiveArgs barrier() {
 }
 
 }  // namespace
+
+TEST_CASE("random tests draw from the seed of tests/run.py") {
+  const char* seed = std::getenv("WEFT_TEST_SEED");
+  if (seed == nullptr) WEFT_SKIP("tests/run.py did not start this program");
+  CHECK(std::to_string(base_seed()) == seed);
+}
 
 TEST_CASE("a simulation is a function of its seed") {
   const uint64_t seed = base_seed();
