@@ -40,6 +40,7 @@ class Cast final : public Hook {
   // Sparse gradients are passed to the inner hook without a cast.
   bool takes_sparse() const override { return inner_->takes_sparse(); }
   bool sends_sparse() const override { return inner_->sends_sparse(); }
+  bool takes_shares() const override { return inner_->takes_shares(); }
   bool equal_results() const override { return inner_->equal_results(); }
   uint64_t step_of(const weft_bucket& bucket) const override { return inner_->step_of(bucket); }
   std::optional<Dtype> cast_dtype() const override {

@@ -8,25 +8,35 @@
 namespace weft {
 namespace {
 
-// Sizes of a bucket's slices, and offsets in its scratch. The area `values` holds one piece, which stays in
-// the cache. If slices are encoded as a whole, it holds the bucket's f32 values, and is empty for f32
-// buckets.
+// Sizes of a bucket's slices, which are weft_bucket.shares if there are any, and offsets in its scratch. The
+// area `values` holds one piece, which stays in the cache. If slices are encoded as a whole, it holds the
+// bucket's f32 values, and is empty for f32 buckets.
 struct Slices {
-  uint64_t ranks, rank, count, slice, bytes, values, sent, received, work, vote;
+  uint64_t ranks, rank, count;
+  const uint64_t* shares;
+  uint64_t slice, bytes, values, sent, received, work, vote;
 
   Slices(const weft_bucket& bucket, const Codec& codec)
       : ranks(static_cast<uint64_t>(bucket.size)),
         rank(static_cast<uint64_t>(bucket.rank)),
         count(bucket.count),
-        slice(round_up((count + ranks - 1) / ranks, codec.unit())),
+        shares(bucket.shares),
+        slice(round_up(shares != nullptr ? longest() : (count + ranks - 1) / ranks, codec.unit())),
         bytes(codec.bytes(slice)),
         values(codec.piece() != 0 ? codec.piece() * sizeof(float) : values_bytes(bucket)),
         sent(values),
         received(sent + round_up(ranks * bytes, 64)),
         work(received + round_up(ranks * bytes, 64)),
         vote(round_up(work + codec.scratch_bytes(slice), 64)) {}
-  uint64_t begin(uint64_t r) const { return std::min(r * slice, count); }
-  uint64_t length(uint64_t r) const { return std::min(slice, count - begin(r)); }
+  uint64_t begin(uint64_t r) const { return shares != nullptr ? shares[r] : std::min(r * slice, count); }
+  uint64_t length(uint64_t r) const {
+    return shares != nullptr ? shares[r + 1] - shares[r] : std::min(slice, count - begin(r));
+  }
+  uint64_t longest() const {
+    uint64_t longest = 0;
+    for (uint64_t r = 0; r < ranks; r++) longest = std::max(longest, length(r));
+    return longest;
+  }
 };
 
 class Compressed final : public FeedbackHook {
@@ -38,6 +48,7 @@ class Compressed final : public FeedbackHook {
         host_(args.host) {}
 
   std::string name() const override { return settings_.name; }
+  bool takes_shares() const override { return true; }
 
   Status plan(const weft_bucket& bucket, weft_hook_plan* plan) override {
     WEFT_TRY(check_floats(settings_.name.c_str(), bucket));
@@ -53,8 +64,8 @@ class Compressed final : public FeedbackHook {
       plan_errors(state_, bucket);
       watch_.plan(bucket);
     }
-    plan->collective_count = kPlain;
-    for (uint32_t k = 0; k < kPlain; k++) {
+    plan->collective_count = plain_of(bucket);
+    for (uint32_t k = 0; k < plan->collective_count; k++) {
       weft_hook_collective& c = plan->collectives[k];
       c.coll = k == 0 ? WEFT_COLL_ALL_TO_ALL : WEFT_COLL_ALL_GATHER;
       c.dtype = WEFT_DTYPE_U8;
@@ -75,31 +86,29 @@ class Compressed final : public FeedbackHook {
     const Slices at(bucket, *codec_);
     auto* const scratch = static_cast<std::byte*>(bucket.scratch);
     const bool plain = watch_.uncompressed(bucket);
-    switch (stage->index) {
-      case 0:
-        if (settings_.feedback) watch_.measure_gradient(bucket);
-        if (plain) {
-          watch_.release(bucket);
-        } else {
-          encode_contributions(bucket, at, scratch);
-        }
-        break;
-      case 1:
-        if (!plain) reduce_own(bucket, at, scratch);
-        break;
-      case kPlain:
-        if (!plain) decode_means(bucket, at, scratch + at.received);
-        if (settings_.feedback) watch_.measure_memory(bucket);
-        break;
-      default:
-        break;
+    const bool sharded = at.shares != nullptr;
+    if (stage->index == 0) {
+      if (settings_.feedback) watch_.measure_gradient(bucket);
+      if (plain) {
+        watch_.release(bucket);
+      } else {
+        encode_contributions(bucket, at, scratch);
+      }
+    } else if (stage->index == plain_of(bucket)) {
+      if (!plain && sharded) keep_own(bucket, at, scratch + at.received);
+      if (!plain && !sharded) decode_means(bucket, at, scratch + at.received);
+      if (settings_.feedback) watch_.measure_memory(bucket);
+    } else if (stage->index == 1 && !sharded && !plain) {
+      reduce_own(bucket, at, scratch);
     }
-    if (watch_.rescues()) watch_.stage(bucket, state_.iteration(bucket), kPlain, scratch + at.vote, stage);
+    if (watch_.rescues())
+      watch_.stage(bucket, state_.iteration(bucket), plain_of(bucket), scratch + at.vote, stage);
     return {};
   }
 
  private:
-  static constexpr uint32_t kPlain = 2;  // the stage that decodes, and the collective of uncompressed steps
+  // Returns the number of the stage that decodes results, and of the collective of uncompressed steps.
+  static uint32_t plain_of(const weft_bucket& bucket) { return bucket.shares != nullptr ? 1 : 2; }
 
   // Calls work(offset in slice r, offset in the bucket, length) for each piece of slice r.
   template <class Work>
@@ -169,13 +178,26 @@ class Compressed final : public FeedbackHook {
     });
   }
 
+  // Decodes all contributions to this rank's share.
+  void keep_own(const weft_bucket& bucket, const Slices& at, const std::byte* received) {
+    each_piece(at, at.rank, [&](uint64_t first, uint64_t begin, uint64_t count) {
+      decode({received, at.ranks, at.bytes}, {first, count, at.slice}, 1.0 / bucket.divisor, bucket, begin);
+    });
+  }
+
+  // Decodes a piece to where its results belong.
+  void decode(const Encoded& from, const Piece& piece, double scale, const weft_bucket& bucket,
+              uint64_t begin) {
+    const bool direct = dtype_of(bucket) == Dtype::kF32;
+    float* const values = direct ? values_of(bucket) + begin : values_at(bucket, begin);
+    codec_->decode(from, piece, scale, values);
+    if (!direct) store_values(host_, bucket, begin, piece.count, values);
+  }
+
   void decode_means(const weft_bucket& bucket, const Slices& at, const std::byte* received) {
     for (uint64_t r = 0; r < at.ranks; r++) {
       each_piece(at, r, [&](uint64_t first, uint64_t begin, uint64_t count) {
-        const bool direct = dtype_of(bucket) == Dtype::kF32;
-        float* const values = direct ? values_of(bucket) + begin : values_at(bucket, begin);
-        codec_->decode({received + r * at.bytes}, {first, count, at.slice}, 1, values);
-        if (!direct) store_values(host_, bucket, begin, count, values);
+        decode({received + r * at.bytes}, {first, count, at.slice}, 1, bucket, begin);
       });
     }
   }

@@ -4,6 +4,8 @@
 // all-gather. All ranks decode the same bytes. With feedback the losses of both encodings are added to the
 // next step's contributions. The owner adds the loss of its own encoding times the divisor.
 //
+// In a sharded reducer the slices are its shares. The owner keeps the mean as it is, and sends nothing.
+//
 // Made by the factories of hooks, which provide a Codec. Calls never overlap (hook/hook.h).
 #pragma once
 

@@ -63,6 +63,9 @@ typedef struct weft_bucket {
   uint64_t param_size;             /* sizeof(weft_bucket_param) as the library knows it */
   const weft_bucket_param* params; /* in the bucket's order */
   weft_bucket_entries* entries;    /* of a sparse gradient, which has neither buffer nor count; else NULL */
+  const uint64_t* shares;          /* of a sharded reducer, size + 1 entries: the hook leaves this rank the
+                                      results of elements shares[rank] to shares[rank + 1] - 1 of buffer,
+                                      others are undefined. NULL: the results of all elements */
 } weft_bucket;
 
 /* ---- Plan of a hook ------------------------------------------------------------------------------------ */
@@ -140,6 +143,8 @@ typedef struct weft_stage {
  * count); stage 1 sees the sums, equal on all ranks, and may change values. These stages cannot complete
  * later. Without the flag sparse gradients are averaged without the hook. */
 #define WEFT_HOOK_SPARSE UINT64_C(1)
+/* The hook obeys weft_bucket.shares, so it may be used with WEFT_REDUCER_SHARDED (without OWN_WHOLE). */
+#define WEFT_HOOK_SHARES UINT64_C(2)
 
 /* Functions of a custom hook. plan and stage are required, the others may be NULL. Calls of one hook never
  * overlap, also where reducers share it. stage and join run on the thread weft-worker of the context, in
@@ -170,7 +175,7 @@ typedef struct weft_hook_table {
   weft_status (*load)(void* user_data, const void* buffer, uint64_t size, char* message);
   /* Called once, after the last call has returned; any thread. */
   void (*free_user_data)(void* user_data);
-  uint64_t flags; /* WEFT_HOOK_SPARSE */
+  uint64_t flags; /* WEFT_HOOK_SPARSE, WEFT_HOOK_SHARES */
 } weft_hook_table;
 #define WEFT_HOOK_TABLE_INIT \
   {sizeof(weft_hook_table), NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0}

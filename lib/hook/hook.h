@@ -50,9 +50,10 @@ class Hook {
   // Returns true if the hook is one averaged in-place all-reduce of the bucket and its stages do nothing.
   // They are then not called, and the bucket may be sent in parts.
   virtual bool plain() const { return false; }
-  // Fused cast: returns the type to which the first stage rounds the bucket, after dividing it, before the
-  // only collective, a sum; the last stage converts the sum back. The code that copies gradients may do both
-  // and skip the stages. Any thread.
+  // Fused cast: returns the type to which the first stage rounds the bucket, after dividing it, into the
+  // beginning of the scratch, before the only collective, an in-place all-reduce sum of that; the last stage
+  // converts the sum back. The code that copies gradients may do both and skip the stages, and the elements
+  // may be sent in parts. Any thread.
   virtual std::optional<Dtype> cast_dtype() const { return {}; }
   // Returns true if copies alone replace all stages around the only collective.
   bool copies_suffice() const { return plain() || cast_dtype().has_value(); }
@@ -61,6 +62,8 @@ class Hook {
   // If takes_sparse() is false: returns whether sparse gradients are sent without the hook. noop leaves
   // them unreduced.
   virtual bool sends_sparse() const { return true; }
+  // Returns true if the hook obeys weft_bucket.shares.
+  virtual bool takes_shares() const { return false; }
   virtual StageKind stage_kind() const { return StageKind::kFinite; }
   // Returns the step number in the descriptors of this bucket's collectives. A hook that draws random numbers
   // by its own step number, which must be equal on all ranks, returns that number. Called after each stage.

@@ -47,6 +47,7 @@ class HookTable final : public Hook {
   std::string name() const override { return name_; }
   StageKind stage_kind() const override { return StageKind::kForeign; }
   bool takes_sparse() const override { return (table_.flags & WEFT_HOOK_SPARSE) != 0; }
+  bool takes_shares() const override { return (table_.flags & WEFT_HOOK_SHARES) != 0; }
   Status plan(const weft_bucket& bucket, weft_hook_plan* plan) override {
     return call("plan", table_.plan, &bucket, plan);
   }
@@ -111,7 +112,7 @@ Status make_hook_table(const weft_hook_table& table, void* user_data, std::share
     return Status::error(Code::kArg, cat("weft_hook_table.name is longer than the limit of ", kMaxHookName,
                                          " bytes: use a shorter name"));
   }
-  constexpr NamedValue kFlags[] = {WEFT_NAMED(WEFT_HOOK_SPARSE)};
+  constexpr NamedValue kFlags[] = {WEFT_NAMED(WEFT_HOOK_SPARSE), WEFT_NAMED(WEFT_HOOK_SHARES)};
   WEFT_TRY(check_flags(cat("hook '", table.name, "': weft_hook_table.flags"), table.flags, kFlags));
   for (const auto& [set, function] :
        {std::pair{table.plan != nullptr, "plan"}, {table.stage != nullptr, "stage"}}) {

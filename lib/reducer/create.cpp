@@ -35,11 +35,14 @@ Status propose(const weft_reducer_options& options, int size, const Hook* hook, 
         Code::kArg,
         "internal: the reducer was created without a hook; this is a bug of Weft, please report it");
   proposal->hook = cat(hook->name(), hook->comm() != nullptr ? " over a communicator of its own" : "");
-  if ((options.flags & WEFT_REDUCER_SHARDED) != 0 && (!hook->plain() || hook->comm() != nullptr)) {
+  const bool whole = (options.flags & WEFT_REDUCER_OWN_WHOLE) != 0;
+  const bool shares = hook->copies_suffice() || (hook->takes_shares() && !whole);
+  if ((options.flags & WEFT_REDUCER_SHARDED) != 0 && (!shares || hook->comm() != nullptr)) {
     return Status::error(Code::kUnsupported,
-                         cat("hook '", proposal->hook,
-                             "' cannot be used with WEFT_REDUCER_SHARDED: use the default hook, without a "
-                             "communicator of its own, or remove the flag"));
+                         cat("hook '", proposal->hook, "' cannot be used with WEFT_REDUCER_",
+                             whole && hook->comm() == nullptr ? "OWN_WHOLE" : "SHARDED",
+                             ": use one that docs/how-to/shard.md names, without a communicator of its own, "
+                             "or remove the flag"));
   }
   if ((options.flags & WEFT_REDUCER_NORMS) != 0 && (!hook->equal_results() || hook->comm() != nullptr)) {
     return Status::error(Code::kUnsupported,

@@ -10,6 +10,7 @@
 #include "reducer/features.h"
 #include "reducer/recover/step_failures.h"
 #include "reducer/report.h"
+#include "reducer/step/hook_plan.h"
 #include "reducer/values/chunks.h"
 
 namespace weft {
@@ -18,13 +19,11 @@ namespace {
 // Asks the hook for its plan of each bucket, and starts the thread for its stages.
 Status schedule_hook(ReducerState* s, Deadline deadline) {
   Context& context = s->comm->context();
-  const Comm& seen = s->hook->comm() != nullptr ? *s->hook->comm() : *s->comm;
   const auto is_sparse = [](const Param& param) { return param.sparse(); };
   if (!s->sparse && std::any_of(s->manifest.params.begin(), s->manifest.params.end(), is_sparse)) {
     s->sparse = std::make_shared<SparseGradients>(s->manifest, context.options().host_allocator);
   }
-  s->views = std::make_unique<HookViews>(s->manifest, s->plan, seen.rank(), seen.size(),
-                                         s->hook->takes_sparse() ? s->sparse.get() : nullptr);
+  s->views = make_views(*s);
   s->worker =
       context.engine().mode() == Engine::Mode::kThread && s->hook->stage_kind() != StageKind::kNothing;
   if (s->worker) WEFT_TRY(context.stages().start());
@@ -35,21 +34,10 @@ Status schedule_hook(ReducerState* s, Deadline deadline) {
   });
 }
 
-// Assigns a sharded reducer's buckets to owners, and allocates memory in which values are packed.
+// Lets a sharded reducer's collectives give owners the results of their slices alone, unless the hook does,
+// and allocates memory in which values are packed.
 Status share_out(ReducerState* s) {
-  for (const PlannedBucket& bucket : s->plan.buckets) {
-    for (const uint32_t param : bucket.params) {
-      if (dtype_size(s->manifest.params[param].dtype) == dtype_size(bucket.dtype)) continue;
-      return Status::error(Code::kUnsupported,
-                           cat(s->manifest.named(param), " is ", name(s->manifest.params[param].dtype),
-                               ", but is communicated as ", name(bucket.dtype),
-                               ": WEFT_REDUCER_SHARDED needs types of equal size. Set "
-                               "weft_reducer_options.reduce_dtype to 0"));
-    }
-  }
-  s->ownership =
-      std::make_unique<Ownership>(s->manifest, s->plan, s->comm->size(), s->has(WEFT_REDUCER_OWN_WHOLE));
-  part(*s->ownership, s->comm->rank(), &s->schedule);
+  if (!s->hook->takes_shares()) part(*s->ownership, s->comm->rank(), &s->schedule);
   if (!check_values(s->manifest, params_with(s->manifest, 0, true)).ok()) return {};
   std::unique_ptr<GatherStaging> staging;
   WEFT_TRY(GatherStaging::make(s->plan, s->comm->collectives().arena(), &staging));
@@ -115,6 +103,10 @@ Status bind_memory(ReducerState* s) {
 // Makes the hook's plans and allocates all memory; local.
 Status build_local(ReducerState* s, Deadline deadline) {
   if (s->reach.accelerator == nullptr) WEFT_TRY(find_devices(s->comm->context(), s->manifest, &s->reach));
+  if (s->has(WEFT_REDUCER_SHARDED)) {
+    s->ownership =
+        std::make_unique<Ownership>(s->manifest, s->plan, s->comm->size(), s->has(WEFT_REDUCER_OWN_WHOLE));
+  }
   WEFT_TRY(schedule_hook(s, deadline));
   s->touches_contributions = touches_contributions(*s);
   if (s->has(WEFT_REDUCER_SHARDED)) WEFT_TRY(share_out(s));

@@ -148,8 +148,7 @@ void draw_types(Random& random, RigOptions* rig) {
   const bool program_adds = rig->mode == WEFT_GRADIENT_VIEW || random.chance(2);
   rig->accumulation = program_adds ? WEFT_ACCUMULATION_PROGRAM : WEFT_ACCUMULATION_REDUCER;
   constexpr int32_t kDtypes[] = {WEFT_DTYPE_F16, WEFT_DTYPE_BF16, WEFT_DTYPE_F32};
-  const bool one_type = (rig->flags & WEFT_REDUCER_SHARDED) != 0;  // shards keep the element size
-  if (!one_type && random.chance(3)) rig->reduce_dtype = kDtypes[random.below(std::size(kDtypes))];
+  if (random.chance(3)) rig->reduce_dtype = kDtypes[random.below(std::size(kDtypes))];
   if (!program_adds && random.chance(4)) rig->flags |= WEFT_REDUCER_ACCUMULATE_F32;
   if (random.chance(4)) rig->flags |= WEFT_REDUCER_DETERMINISTIC;
   const bool slices = (rig->flags & (WEFT_REDUCER_SHARDED | WEFT_REDUCER_OWN_WHOLE)) == WEFT_REDUCER_SHARDED;

@@ -66,7 +66,36 @@ inline std::vector<double> as_f64(const Model& model, Gradients& gradients, size
   return out;
 }
 
-// Creates every rank's hook and trains. Any error fails the test case.
+// Replaces the values that this rank does not own by NaN.
+inline void keep_owned(Reducer& reducer, int rank, std::vector<std::vector<double>>* values) {
+  uint64_t count = 0;
+  if (!reducer.owned(rank, nullptr, &count).ok()) return;
+  std::vector<weft_slice> slices(count);
+  if (!reducer.owned(rank, slices.data(), &count).ok()) return;
+  std::vector<std::vector<double>> owned;
+  for (const std::vector<double>& param : *values) owned.emplace_back(param.size(), NAN);
+  for (const weft_slice& slice : slices) {
+    const auto at = static_cast<ptrdiff_t>(slice.offset);
+    std::copy_n((*values)[slice.param].begin() + at, slice.count, owned[slice.param].begin() + at);
+  }
+  values->swap(owned);
+}
+
+// Gives rank 0 the values that other ranks own.
+inline void gather_owned(Results* results) {
+  for (auto& step : *results) {
+    for (size_t r = 1; r < step.size(); r++) {
+      for (size_t i = 0; i < step[0].size(); i++) {
+        for (size_t k = 0; k < step[0][i].size(); k++) {
+          if (std::isnan(step[0][i][k])) step[0][i][k] = step[r][i][k];
+        }
+      }
+    }
+  }
+}
+
+// Creates every rank's hook and trains. Any error fails the test case. Of a sharded reducer each rank has the
+// results that it owns.
 inline Results train(const Model& model, const MakeHook& make, const Training& training) {
   Results results(training.steps,
                   std::vector<std::vector<std::vector<double>>>(static_cast<size_t>(training.ranks)));
@@ -86,6 +115,7 @@ inline Results train(const Model& model, const MakeHook& make, const Training& t
       self.expect(train_step(*reducer, gradients, step, training.micro_batches), "step");
       auto& mine = results[step][static_cast<size_t>(self.rank)];
       for (size_t i = 0; i < model.size(); i++) mine.push_back(as_f64(model, gradients, i));
+      if ((training.rig.flags & WEFT_REDUCER_SHARDED) != 0) keep_owned(*reducer, self.rank, &mine);
     }
     if (training.at_end && self.rank == 0) training.at_end(*reducer);
   });

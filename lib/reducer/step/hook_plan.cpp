@@ -201,15 +201,21 @@ Status read_hook_plan(const weft_bucket& bucket, const weft_hook_plan& plan, boo
   return {};
 }
 
+std::unique_ptr<HookViews> make_views(const ReducerState& s) {
+  const Comm& seen = s.hook->comm() != nullptr ? *s.hook->comm() : *s.comm;
+  auto views = std::make_unique<HookViews>(s.manifest, s.plan, seen.rank(), seen.size(),
+                                           s.hook->takes_sparse() ? s.sparse.get() : nullptr);
+  const bool shares = s.ownership != nullptr && s.hook->takes_shares();
+  for (uint32_t b = 0; shares && b < s.plan.buckets.size(); b++) views->share(b, s.ownership->begins(b));
+  return views;
+}
+
 Status plan_again(const ReducerState& state, Deadline deadline) {
-  Hook& hook = *state.hook;
-  const Comm& seen = hook.comm() != nullptr ? *hook.comm() : *state.comm;
-  HookViews views(state.manifest, state.plan, seen.rank(), seen.size(),
-                  hook.takes_sparse() ? state.sparse.get() : nullptr);
+  const std::unique_ptr<HookViews> views = make_views(state);
   Schedule schedule;  // discarded: the current one stays in use
-  return with_turn(state.comm->context(), hook, deadline, [&] {
-    WEFT_TRY(hook.replan(state.plan.buckets.size()));
-    return make_schedule(hook, state.manifest, state.plan, &views, &schedule);
+  return with_turn(state.comm->context(), *state.hook, deadline, [&] {
+    WEFT_TRY(state.hook->replan(state.plan.buckets.size()));
+    return make_schedule(*state.hook, state.manifest, state.plan, views.get(), &schedule);
   });
 }
 

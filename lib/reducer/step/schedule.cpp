@@ -75,9 +75,18 @@ HookViews::HookViews(const Manifest& manifest, const Plan& plan, int rank, int s
   }
 }
 
+void HookViews::share(uint32_t b, std::vector<uint64_t> begins) {
+  shares_.resize(buckets_.size());
+  shares_[b] = std::move(begins);
+  buckets_[b].shares = shares_[b].data();
+}
+
 uint64_t HookViews::memory_bytes() const {
-  return buckets_.capacity() * sizeof(weft_bucket) + params_.capacity() * sizeof(weft_bucket_param) +
-         strides_.capacity() * sizeof(int64_t);
+  uint64_t bytes = buckets_.capacity() * sizeof(weft_bucket) +
+                   params_.capacity() * sizeof(weft_bucket_param) + strides_.capacity() * sizeof(int64_t);
+  for (const std::vector<uint64_t>& shares : shares_)
+    bytes += sizeof shares + shares.capacity() * sizeof(uint64_t);
+  return bytes;
 }
 
 uint64_t least_bytes(const CollectiveArgs& args, int size) {

@@ -46,12 +46,15 @@ class HookViews {
   HookViews& operator=(const HookViews&) = delete;
 
   weft_bucket& bucket(uint32_t b) { return buckets_[b]; }
+  // Sets weft_bucket.shares.
+  void share(uint32_t b, std::vector<uint64_t> begins);
   uint64_t memory_bytes() const;
 
  private:
   std::vector<weft_bucket> buckets_;
   std::vector<weft_bucket_param> params_;
-  std::vector<int64_t> strides_;  // row-major strides of gradients that are not dense
+  std::vector<int64_t> strides_;               // row-major strides of gradients that are not dense
+  std::vector<std::vector<uint64_t>> shares_;  // by bucket; empty: the hook's results are of all elements
 };
 
 // One collective of a step. A bucket has its hook's collectives, and an exchange of counts before each

@@ -106,6 +106,19 @@ TEST_CASE("functions of the table that are not set are not needed") {
   CHECK(u.calls.empty());
 }
 
+TEST_CASE("flags of the table say what else the hook takes, and unknown ones are refused by name") {
+  User u;
+  weft_hook_table t = table();
+  CHECK(!made(t, &u)->takes_sparse());
+  CHECK(!made(t, &u)->takes_shares());
+  t.flags = WEFT_HOOK_SHARES;
+  CHECK(!made(t, &u)->takes_sparse());
+  CHECK(made(t, &u)->takes_shares());
+  t.flags = 4;
+  std::shared_ptr<Hook> hook;
+  CHECK(make_hook_table(t, &u, &hook).text().find("WEFT_HOOK_SHARES (0x2)") != std::string::npos);
+}
+
 TEST_CASE("every function of the table is called, marked as a callback") {
   User u;
   const auto hook = made(full_table(), &u);

@@ -78,6 +78,70 @@ TEST_CASE("codes are communicated as in an all-reduce, not as an all-gather of e
   }
 }
 
+TEST_CASE(
+    "in a sharded reducer owners receive means that are encoded once, with feedback, for half the bytes") {
+  constexpr uint64_t kSteps = 40;
+  for (const int ranks : {1, 2, 3}) {
+    for (const uint64_t limit : {uint64_t{0}, uint64_t{3000}, uint64_t{1} << 20}) {
+      for (const Named& hook : kHooks) {
+        if (std::string(hook.name) == "quantize") continue;
+        INFO(hook.name << " " << hook.options << ", " << ranks << " ranks, limit " << limit);
+        const Model model(layers());
+        Training training;
+        training.ranks = ranks;
+        training.steps = kSteps;
+        training.rig.flags = WEFT_REDUCER_SHARDED;
+        training.rig.limits = {limit};
+        training.value = [](uint64_t, int rank, size_t param, uint64_t element) {
+          return noise(0, rank, param, element);
+        };
+        Results results = train(model, made(hook.name, hook.options), training);
+        gather_owned(&results);
+        CHECK(largest_error(training, results, 0) < hook.loss);
+        if (std::string(hook.options) == "feedback=0") continue;
+        double largest = 0;
+        for (size_t i = 0; i < model.size(); i++) {
+          for (uint64_t k = 0; k < model.count(i); k++) {
+            double sum = 0;
+            for (const auto& step : results) sum += step[0][i][k];
+            largest = std::max(largest, std::fabs(sum / kSteps - mean_of(training, 0, i, k)));
+          }
+        }
+        CHECK(largest < std::max(hook.loss * 6 / kSteps, 1e-6) + 0.15 * (hook.loss > 0.5));
+      }
+    }
+  }
+  uint64_t sent[2] = {};  // not sharded, sharded
+  for (const uint64_t sharded : {0, 1}) {
+    Training training;
+    training.rig.limits = {1 << 20};
+    training.rig.flags = sharded * WEFT_REDUCER_SHARDED;
+    training.at_end = [&](Reducer& reducer) {
+      weft_reducer_stats stats{};
+      reducer.query(&stats);
+      sent[sharded] = stats.sent_bytes;
+    };
+    train(Model({{"a", {100'000}}}), made("int8"), training);
+  }
+  CHECK(sent[1] * 2 == sent[0]);
+}
+
+TEST_CASE("in a sharded reducer compression keeps every dtype") {
+  const Model model(mixed_params());
+  for (const Named& hook : kHooks) {
+    if (std::string(hook.name) == "quantize") continue;
+    INFO(hook.name << " " << hook.options);
+    Training training;
+    training.rig.flags = WEFT_REDUCER_SHARDED;
+    training.value = [](uint64_t step, int rank, size_t param, uint64_t element) {
+      return value(step, rank, param, element) / 8;
+    };
+    Results results = train(model, made(hook.name, hook.options), training);
+    gather_owned(&results);
+    CHECK(largest_error(training, results, 0) < hook.loss + 0.01);
+  }
+}
+
 TEST_CASE("compression keeps every dtype") {
   const Model model(mixed_params());
   for (const Named& hook : kHooks) {

@@ -1,6 +1,11 @@
 // fp16 and bf16 in copy mode, where copies divide and round (fused cast). Results have the bits of view mode,
-// where the hook's stages do this, in every kind of step. Also tests the memory that this takes.
+// where the hook's stages do this, in every kind of step, and so have those of sharded reducers in either
+// mode. Also tests the memory that this takes.
+#include <algorithm>
+#include <functional>
+
 #include "hooks_rig.h"
+#include "sharded_rig.h"
 
 namespace unit_hooks_fused_cast {
 
@@ -50,6 +55,18 @@ class Home {
       const CopyArgs args{element, to, 1, model_[i].dtype, model_[i].dtype, 1.0};
       (add ? host_ops().accumulate : host_ops().copy)(args);
     }
+  }
+  // Packed like views; what this rank does not own is zero.
+  Bytes owned(size_t i, const std::vector<weft_slice>& slices) {
+    const Bytes whole = packed(i);
+    Bytes out(whole.size());
+    const uint64_t bytes = dtype_size(model_[i].dtype);
+    for (const weft_slice& slice : slices) {
+      if (slice.param != i) continue;
+      std::copy_n(whole.data() + slice.offset * bytes, slice.count * bytes,
+                  out.data() + slice.offset * bytes);
+    }
+    return out;
   }
   Bytes packed(size_t i) {
     Bytes out;
@@ -124,13 +141,16 @@ std::vector<std::vector<std::vector<Bytes>>> run(const Way& way, int32_t mode) {
     self.expect(make_reducer(self.comm, model, hook, &reducer, rig), "create");
     if (!reducer) return;
     Home home(model, *reducer, mode == WEFT_GRADIENT_VIEW);
+    const bool sharded = (rig.flags & WEFT_REDUCER_SHARDED) != 0;
     for (uint64_t s = 0; s < kSteps; s++) {
       if (way.replans && s == 2) self.expect(reducer->replan({}), "re-plan");
       self.expect(step(way, model, *reducer, home, s, self.rank), cat("step ", s));
       auto& mine = results[s][static_cast<size_t>(self.rank)];
+      std::vector<weft_slice> slices;
+      if (sharded) slices = slices_of(self, *reducer, self.rank);
       for (size_t i = 0; i < model.size(); i++) {
         const bool nowhere = is_absent(way, s, 0, i) && is_absent(way, s, 1, i) && is_absent(way, s, 2, i);
-        mine.push_back(nowhere ? Bytes() : home.packed(i));
+        mine.push_back(nowhere ? Bytes() : sharded ? home.owned(i, slices) : home.packed(i));
         if (mode != WEFT_GRADIENT_COPY || nowhere || way.rig.flags != 0) continue;
         Bytes again(model.span(i));
         self.expect(reducer->result(i, again.data()), "result");
@@ -163,7 +183,57 @@ void same_both_ways(const Way& way) {
   }
 }
 
+// Returns a parameter's result from what the ranks own of it, which is zero elsewhere.
+Bytes put_together(const std::vector<std::vector<Bytes>>& by_rank, size_t param) {
+  Bytes whole = by_rank[0].at(param);
+  for (size_t r = 1; r < by_rank.size(); r++) {
+    const Bytes& more = by_rank[r].at(param);
+    std::transform(whole.begin(), whole.end(), more.begin(), whole.begin(), std::bit_or<>());
+  }
+  return whole;
+}
+
+// The owners' slices of sharded reducers make up the results of a reducer that is not sharded.
+void same_sharded(const Way& way) {
+  for (const char* const hook : {"allreduce", "bf16", "fp16"}) {
+    Way with = way;
+    with.hook = hook;
+    for (const int32_t mode : {WEFT_GRADIENT_COPY, WEFT_GRADIENT_VIEW}) {
+      with.rig.flags = way.rig.flags;
+      const auto whole = run(with, mode);
+      for (const uint64_t flags : {uint64_t{WEFT_REDUCER_SHARDED}, kWhole}) {
+        if (way.replans && flags != kWhole) continue;  // a re-plan moves slices
+        with.rig.flags = way.rig.flags | flags;
+        INFO(hook << ", mode " << mode << ", flags " << flags);
+        const auto parts = run(with, mode);
+        for (uint64_t s = 0; s < kSteps; s++) {
+          for (size_t i = 0; i < way.params.size(); i++) {
+            INFO("step " << s << ", " << way.params[i].name);
+            CHECK((put_together(parts[s], i) == whole[s][0].at(i)));
+          }
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
+
+TEST_CASE("sharded reducers with casts have the bits of those that are not sharded") {
+  same_sharded({});
+  same_sharded({.micro_batches = 3, .replans = true});
+  same_sharded({.rig = {.limits = {0}, .flags = WEFT_REDUCER_DETERMINISTIC}});
+  same_sharded({.micro_batches = 2, .local = true, .absent = true});
+  same_sharded({.rig = {.limits = {3000}, .flags = WEFT_REDUCER_RETAIN}, .local = true, .weighted = true});
+}
+
+TEST_CASE("sharded reducers may communicate gradients in a type of another size") {
+  for (const int32_t dtype : {WEFT_DTYPE_F32, WEFT_DTYPE_F16, WEFT_DTYPE_BF16}) {
+    INFO("reduce_dtype " << dtype);
+    same_sharded({.params = mixed_params(), .rig = {.limits = {3000}, .reduce_dtype = dtype}});
+    same_sharded({.params = mixed_params(), .rig = {.limits = {3000}, .reduce_dtype = dtype}, .local = true});
+  }
+}
 
 TEST_CASE("fused casts have the bits of the hook's stages") {
   same_both_ways({});

@@ -18,9 +18,10 @@ namespace {
 // A rank's reducer with a test's flags, and gradients in either mode.
 class Trainer {
  public:
-  Trainer(Rank& self, const Model& model, const RigOptions& rig)
+  Trainer(Rank& self, const Model& model, const RigOptions& rig,
+          std::shared_ptr<Hook> hook = allreduce_hook())
       : gradients(model), self_(self), model_(model), view_(rig.mode == WEFT_GRADIENT_VIEW) {
-    self.expect(make_reducer(self.comm, model, allreduce_hook(), &reducer, rig), "create");
+    self.expect(make_reducer(self.comm, model, std::move(hook), &reducer, rig), "create");
     if (!reducer) return;
     Manifest manifest;
     self.expect(make_manifest(model.c().data(), model.size(), sizeof(weft_param), &manifest), "manifest");
@@ -91,6 +92,39 @@ class Trainer {
   const Model& model_;
   const bool view_;
   std::vector<Layout> layouts_;
+};
+
+// Averages a bucket, and then spoils what this rank does not own.
+class SharesHook final : public Hook {
+ public:
+  explicit SharesHook(bool shares) : shares_(shares) {}
+  std::string name() const override { return "own shares"; }
+  bool takes_shares() const override { return shares_; }
+  Status plan(const weft_bucket& bucket, weft_hook_plan* plan) override {
+    const auto size = static_cast<size_t>(bucket.size);
+    if (bucket.shares == nullptr || bucket.shares[0] != 0 || bucket.shares[size] != bucket.count ||
+        !std::is_sorted(bucket.shares, bucket.shares + size + 1))
+      return Status::error(Code::kHook, "these are no shares");
+    plan->collective_count = 1;
+    weft_hook_collective& c = plan->collectives[0];
+    c.coll = WEFT_COLL_ALL_REDUCE;
+    c.op = WEFT_OP_AVG;
+    c.dtype = bucket.dtype;
+    c.count = bucket.count;
+    return {};
+  }
+  Status stage(const weft_bucket& bucket, weft_stage* stage) override {
+    if (stage->index == 0) return {};
+    const uint64_t element = dtype_size(static_cast<Dtype>(bucket.dtype));
+    auto* const bytes = static_cast<std::byte*>(bucket.buffer);
+    std::fill(bytes, bytes + bucket.shares[bucket.rank] * element, std::byte{0x33});
+    std::fill(bytes + bucket.shares[bucket.rank + 1] * element, bytes + bucket.count * element,
+              std::byte{0x33});
+    return {};
+  }
+
+ private:
+  const bool shares_;
 };
 
 Manifest manifest_of(const Model& model) {
@@ -331,10 +365,42 @@ TEST_CASE("a re-plan changes the owners of slices, and not the owners of whole p
   }
 }
 
+TEST_CASE("a hook that knows its shares leaves each rank the results that it owns, also after a re-plan") {
+  const Model model(params());
+  for (const int32_t mode : {WEFT_GRADIENT_COPY, WEFT_GRADIENT_VIEW}) {
+    for (const uint64_t limit : {uint64_t{0}, uint64_t{1000}}) {
+      check(run_threads(3, [&](Rank& self) {
+        Trainer trainer(self, model, {.mode = mode, .limits = {limit}, .flags = WEFT_REDUCER_SHARDED},
+                        std::make_shared<SharesHook>(true));
+        if (!trainer.reducer) return;
+        for (uint64_t seed = 1; seed < 4; seed++) {
+          const uint64_t other = 3000;
+          weft_replan_options options = WEFT_REPLAN_OPTIONS_INIT;
+          options.bucket_limits = &other;
+          options.bucket_limit_count = 1;
+          if (seed == 3) self.expect(trainer.reducer->replan(options), "re-plan");
+          trainer.compute(seed);
+          const std::vector<Bytes> before = trainer.gradients.memory();
+          Gradients expected = reference(model, {seed}, 3, 3);
+          self.expect(trainer.step(), "step");
+          trainer.check_results(expected, before, cat("step ", seed));
+        }
+      }));
+    }
+  }
+}
+
 TEST_CASE("options that cannot be combined with sharding are refused by name") {
   const Model model({{"a", {4}}});
   check(run_threads(2, [&](Rank& self) {
     std::unique_ptr<Reducer> reducer;
+    for (const bool shares : {false, true}) {  // a hook that divides ranges cannot divide whole parameters
+      const Status refused = make_reducer(self.comm, model, std::make_shared<SharesHook>(shares), &reducer,
+                                          {.flags = shares ? kWhole : uint64_t{WEFT_REDUCER_SHARDED}});
+      const char* const flag = shares ? "'own shares' cannot be used with WEFT_REDUCER_OWN_WHOLE"
+                                      : "'own shares' cannot be used with WEFT_REDUCER_SHARDED";
+      self.expect(refused.code() == Code::kUnsupported && has(refused.text(), flag), refused.text());
+    }
     Status made =
         make_reducer(self.comm, model, allreduce_hook(), &reducer, {.flags = WEFT_REDUCER_OWN_WHOLE});
     self.expect(made.code() == Code::kArg && has(made.text(), "WEFT_REDUCER_SHARDED"), made.text());

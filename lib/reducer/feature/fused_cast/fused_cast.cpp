@@ -26,7 +26,8 @@ class FusedCopy final : public CopyIn {
   }
 };
 
-// Marks the buckets whose copies narrow.
+// Marks the buckets whose copies narrow. Their collective moves from the hook's scratch to the same offsets
+// of the bucket, and so do the parts into which sharding divides it.
 void mark_fused_casts(ReducerState* s) {
   if (!s->copy) return;
   for (Slot& slot : s->schedule.slots) {
@@ -36,7 +37,6 @@ void mark_fused_casts(ReducerState* s) {
     hooked.scratch_bytes = hooked.result_offset = 0;
     hooked.result_space = WEFT_SPACE_BUCKET;
     slot.space = {WEFT_SPACE_BUCKET, WEFT_SPACE_BUCKET};
-    slot.offset = {0, 0};
   }
   for (uint32_t b = 0; b < s->plan.buckets.size(); b++) {
     const PlannedBucket& planned = s->plan.buckets[b];

@@ -92,18 +92,25 @@ Owned Ownership::of(int rank, uint64_t param) const {
   const uint64_t count = manifest_.params[param].count;
   if (!owners_.empty()) return owners_[param] == rank ? Owned{0, count} : Owned{};
   const uint32_t bucket = plan_.bucket_of[param];
-  const std::vector<Share>& shares = shares_[bucket];
-  uint64_t begin = 0, end = 0;  // the range that the rank owns in the bucket
-  if (shares.front().owner == Share::kEach) {
-    begin = static_cast<uint64_t>(rank) * shares.front().count;
-    end = rank + 1 == size_ ? plan_.buckets[bucket].count : begin + shares.front().count;
-  } else if (shares.front().owner == rank) {
-    end = plan_.buckets[bucket].count;
-  }
   const uint64_t at = plan_.offset_of[param];
-  begin = std::max(begin, at);
-  end = std::min(end, at + count);
+  const uint64_t begin = std::max(begin_of(rank, bucket), at);
+  const uint64_t end = std::min(begin_of(rank + 1, bucket), at + count);
   return begin < end ? Owned{begin - at, end - begin} : Owned{};
+}
+
+// Returns where a rank's range of a bucket begins; for rank size_ the bucket's end.
+uint64_t Ownership::begin_of(int rank, uint32_t bucket) const {
+  const uint64_t count = plan_.buckets[bucket].count;
+  const Share& first = shares_[bucket].front();
+  if (rank == size_) return count;
+  if (first.owner == Share::kEach) return static_cast<uint64_t>(rank) * first.count;
+  return rank <= first.owner ? 0 : count;  // one rank owns the bucket
+}
+
+std::vector<uint64_t> Ownership::begins(uint32_t bucket) const {
+  std::vector<uint64_t> begins;
+  for (int rank = 0; rank <= size_; rank++) begins.push_back(begin_of(rank, bucket));
+  return begins;
 }
 
 std::vector<weft_slice> Ownership::slices(int rank) const {
@@ -133,7 +140,7 @@ void part(const Ownership& ownership, int rank, Schedule* schedule) {
       Slot& slot = parts.emplace_back(whole);
       slot.last = &share == &shares.back();
       slot.args.count = share.count;
-      slot.offset = {share.offset * size, share.offset * size};
+      for (uint64_t& offset : slot.offset) offset += share.offset * size;
       slot.args.coll = share.owner == Share::kEach ? Coll::kReduceScatter : Coll::kReduce;
       if (share.owner == Share::kEach) {
         slot.offset[1] += static_cast<uint64_t>(rank) * share.count * size;  // in place

@@ -36,12 +36,15 @@ class Ownership {
   Ownership(const Manifest& manifest, const Plan& plan, int size, bool whole);
 
   const std::vector<Share>& shares(uint32_t bucket) const { return shares_[bucket]; }
+  // Returns where each rank's range of a bucket begins, and the bucket's end. For ranks that own ranges.
+  std::vector<uint64_t> begins(uint32_t bucket) const;
   // Returns the part of a bucket's parameter that a rank owns.
   Owned of(int rank, uint64_t param) const;
   std::vector<weft_slice> slices(int rank) const;  // in the order of the buckets
   uint64_t memory_bytes() const;
 
  private:
+  uint64_t begin_of(int rank, uint32_t bucket) const;
   void share_equally(uint32_t bucket);
   void share_whole(uint32_t bucket);
 
