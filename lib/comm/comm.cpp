@@ -6,16 +6,12 @@
 #include "base/text.h"
 #include "comm/comm_metrics.h"
 #include "comm/drain.h"
+#include "comm/message_type.h"
 #include "device/arena.h"
 
 namespace weft {
 namespace {
 
-// Types of control messages between members.
-constexpr uint8_t kFailMessage = 1;
-constexpr uint8_t kExchangeMessage = 2;
-// 3 is Drain::kMessage, 4 and 5 are the messages of control/generations.h, 6 is LaneMessages::kMessage, 7
-// and 8 are those of AgreedErrors, 9 and 10 those of ClockProbe.
 constexpr uint32_t kMaxReportText = 4096;
 
 }  // namespace
@@ -266,7 +262,7 @@ FlightRecord Comm::flight() {
 void Comm::send_failure(const Status& status) {
   const ErrorInfo& info = status.info();
   ByteWriter message;
-  message.put(kFailMessage).put(info.code).put(info.evidence).put(info.slot).put(info.step);
+  message.put(MessageType::kFailure).put(info.code).put(info.evidence).put(info.slot).put(info.step);
   message.put(static_cast<uint32_t>(info.ranks.size()));
   for (const int rank : info.ranks) message.put(static_cast<int32_t>(rank));
   message.put_string(std::string_view(info.text).substr(0, kMaxReportText));
@@ -328,22 +324,35 @@ void Comm::on_peer_left(int rank) noexcept {
 void Comm::on_message(int rank, ByteView message) noexcept {
   const Status thrown = guarded_run([&] {
     ByteReader reader(message);
-    const auto kind = reader.get<uint8_t>();
-    if (kind == kFailMessage) adopt(rank, message.subspan(1));
-    if (kind == Drain::kMessage && drain_) drain_->on_message(rank, reader);
-    if (kind == LaneMessages::kMessage) lane_messages_.on_message(rank, reader);
-    if (kind == kExchangeMessage) postbox_.on_message(rank, reader);
-    if (kind == AgreedErrors::kErrorMessage) agreed_errors_.on_error(rank, message.subspan(1));
-    if (kind == AgreedErrors::kContinuesMessage) agreed_errors_.on_continues(rank);
-    if (kind == ClockProbe::kQuestionMessage) clock_probe_.on_question(rank, reader);
-    if (kind == ClockProbe::kAnswerMessage) clock_probe_.on_answer(rank, reader);
+    switch (reader.get<MessageType>()) {
+      case MessageType::kFailure:
+        return adopt(rank, message.subspan(1));
+      case MessageType::kExchange:
+        return postbox_.on_message(rank, reader);
+      case MessageType::kDrain:
+        if (drain_) drain_->on_message(rank, reader);
+        return;
+      case MessageType::kConsensus:
+      case MessageType::kSurvivorsExchange:
+        return;  // Generations handles them
+      case MessageType::kLaneMessage:
+        return lane_messages_.on_message(rank, reader);
+      case MessageType::kAgreedError:
+        return agreed_errors_.on_error(rank, message.subspan(1));
+      case MessageType::kContinues:
+        return agreed_errors_.on_continues(rank);
+      case MessageType::kClockQuestion:
+        return clock_probe_.on_question(rank, reader);
+      case MessageType::kClockAnswer:
+        return clock_probe_.on_answer(rank, reader);
+    }
   });
   if (!thrown.ok()) fail(thrown);  // the message is not sent again
 }
 
 std::unique_ptr<Exchange> Comm::subgroup(uint32_t id, std::vector<int> members) {
   ControlExchange::Options options;
-  options.kind = kExchangeMessage;
+  options.kind = static_cast<uint8_t>(MessageType::kExchange);
   options.id = id;
   options.self = rank_;
   options.members = std::move(members);

@@ -1,16 +1,13 @@
-// Messages of members that are whole on the connection and cut inside: control messages, votes of the
-// membership consensus, and frames of the framed transport, in each state of their receiver. A cut message
-// has no effect, and the rank that sends nothing better is named within the deadline.
+// Messages of members that are whole on the connection and cut inside: votes of the membership consensus, and
+// frames of the framed transport, in each state of their receiver. A cut message has no effect, and the rank
+// that sends nothing better is named within the deadline. test_cut_control.cpp has the control messages.
 #include <cstring>
+#include <tuple>
 
 #include "adversary_rig.h"
-#include "comm/comm.h"
-#include "comm/context.h"
 #include "control/consensus.h"
 #include "control/generations.h"
 #include "framed/transport.h"
-#include "kernels/host_ops.h"
-#include "transport/result.h"
 
 namespace unit_cut_messages {
 
@@ -34,8 +31,8 @@ class Wire final : public Control {
   const std::function<void(int, ByteView)> on_send_;
 };
 
-// Returns a valid message of each kind; empty for a kind that this table lacks.
-Bytes vote_message(Kind kind, uint64_t number) {
+// Returns a valid vote of each kind; empty for a kind that this table lacks.
+Bytes vote(Kind kind, uint64_t number) {
   std::vector<int32_t> ranks;
   switch (kind) {
     case Kind::kPrepare:
@@ -54,10 +51,16 @@ Bytes vote_message(Kind kind, uint64_t number) {
       return {};
   }
   ByteWriter writer;
-  writer.put(Generations::kConsensusMessage).put(uint32_t{1}).put(kind).put(number).put(uint64_t{0});
-  writer.put(static_cast<uint32_t>(ranks.size()));
+  writer.put(kind).put(number).put(uint64_t{0}).put(static_cast<uint32_t>(ranks.size()));
   for (const int32_t rank : ranks) writer.put(rank);
   return writer.put(uint32_t{0}).take();
+}
+// Returns the message that carries it; empty for a kind that the table lacks.
+Bytes vote_message(Kind kind, uint64_t number) {
+  const Bytes bytes = vote(kind, number);
+  if (bytes.empty()) return {};
+  ByteWriter writer;
+  return writer.put(Generations::kConsensusMessage).put(uint32_t{1}).put_raw(bytes).take();
 }
 
 // Rank 0 of three shrinks. Rank 1 is lost. Rank 2 answers as far as `answers` says, and then with a message
@@ -85,7 +88,62 @@ Status shrink_beside(size_t answers, Kind kind, size_t cut) {
   return generations->agree(0, false, {}, in_ms(answers == 3 ? kPlenty : 10), &next);
 }
 
+// Rank 0 of three shrinks, and rank 1 is lost. Rank 2 has given so many of the three answers.
+struct Voter {
+  explicit Voter(size_t answers) {
+    self.lose(1);
+    self.join(false);
+    if (answers > 0) deliver(vote(Kind::kJoin, 0));
+    self.advance(1);
+    for (const auto& [to, message] : self.take_out()) {
+      ByteReader reader(message);
+      if (reader.get<Kind>() == Kind::kPrepare) number = reader.get<uint64_t>();
+    }
+    if (answers > 1) deliver(vote(Kind::kPromise, number));
+    if (answers > 2) deliver(vote(Kind::kAccepted, number));
+    self.take_out();
+  }
+  void deliver(ByteView message) {
+    ByteReader reader(message);
+    self.on_message(2, reader);
+  }
+  // Returns what a vote changes: what this rank sends, waits for and has decided.
+  auto seen() {
+    std::vector<Kind> sent;
+    for (const auto& [to, message] : self.take_out()) {
+      ByteReader reader(message);
+      if (to == 2) sent.push_back(reader.get<Kind>());
+    }
+    return std::tuple(sent, self.awaited(), self.unanswered(), self.decided());
+  }
+
+  Consensus self{0, {0, 1, 2}};
+  uint64_t number = 0;  // of this rank's proposal
+};
+
+// Returns the number of answers after which a vote of this kind has an effect.
+size_t answers_before(Kind kind) {
+  return kind == Kind::kPromise || kind == Kind::kRefuse ? 1 : kind == Kind::kAccepted ? 2 : 0;
+}
+
 }  // namespace
+
+TEST_CASE("a vote on a shrink has its effect when it is whole, and none when it is cut") {
+  for (const Kind kind : enumerators<Kind>()) {
+    Voter voter(answers_before(kind));
+    const uint64_t higher = voter.number + (uint64_t{1} << 20);
+    const Bytes whole = vote(kind, kind == Kind::kPromise || kind == Kind::kAccepted ? voter.number : higher);
+    const auto before = voter.seen();
+    for (size_t cut = 0; cut < whole.size(); cut++) {
+      INFO("kind " << static_cast<int>(kind) << " cut to " << cut);
+      voter.deliver(ByteView(whole).first(cut));
+      CHECK(voter.seen() == before);
+    }
+    INFO("kind " << static_cast<int>(kind) << ", whole");
+    voter.deliver(whole);
+    CHECK(voter.seen() != before);
+  }
+}
 
 TEST_CASE(
     "a rank whose votes on a shrink are cut is named at the deadline, whatever it has answered before") {
@@ -107,97 +165,6 @@ TEST_CASE(
     }
   }
   CHECK(shrink_beside(3, Kind::kJoin, 0).ok());
-}
-
-namespace {
-
-class NoLane final : public CollectiveLane {
- public:
-  void start(const CollectiveArgs& /*args*/, uint64_t /*slot*/) override {}
-  Poll poll() override { return Poll::kWaiting; }
-  Status result() const override { return {}; }
-  void abandon() override {}
-  std::vector<int> missing() const override { return {}; }
-  const char* algorithm() const override { return "none"; }
-};
-
-class NoCollectives final : public Collectives {
- public:
-  Status open_lane(const LaneKey& /*key*/, std::unique_ptr<CollectiveLane>* lane) override {
-    *lane = std::make_unique<NoLane>();
-    return {};
-  }
-  bool outlives_sender() const override { return false; }
-  std::shared_ptr<Arena> arena() override { return nullptr; }
-  CollectiveCounters counters() const override { return {}; }
-  int local_size() const override { return 3; }
-  const char* name() const override { return "none"; }
-};
-
-// Delivers the messages of a communicator's channel.
-class HeldWire final : public Control {
- public:
-  HeldWire(ControlListener** listener, std::atomic<int>* sent) : listener_(listener), sent_(sent) {}
-  void start(ControlListener* listener) override { *listener_ = listener; }
-  void send(int /*rank*/, ByteView /*message*/) override { ++*sent_; }
-  void leave() override {}
-  void stop() override { *listener_ = nullptr; }
-
- private:
-  ControlListener** const listener_;
-  std::atomic<int>* const sent_;
-};
-
-// Returns a valid message of each type on a communicator's control channel.
-std::vector<Bytes> control_messages() {
-  const Status failed = Status::error(Code::kPeerFailed, "a text").with_ranks({2});
-  ByteWriter failure, exchange, drain, note, confirmed, error;
-  failure.put(uint8_t{1}).put(Code::kPeerFailed).put(Evidence::kProcess).put(uint64_t{3}).put(uint64_t{4});
-  failure.put(uint32_t{1}).put(int32_t{2}).put_string("a text");
-  exchange.put(uint8_t{2}).put(uint32_t{1}).put(uint32_t{0}).put_bytes(Bytes(10));
-  drain.put(uint8_t{3}).put(uint8_t{1}).put(uint64_t{5});
-  note.put(uint8_t{6}).put(uint8_t{1}).put(uint32_t{7}).put(uint32_t{0}).put_bytes(Bytes(10));
-  confirmed.put(uint8_t{6}).put(uint8_t{2}).put(uint32_t{7});
-  error.put(uint8_t{7}).put_raw(encode_result(failed));
-  return {failure.take(), exchange.take(), drain.take(), note.take(), confirmed.take(), error.take()};
-}
-
-}  // namespace
-
-TEST_CASE("a control message that is cut neither fails a communicator nor is answered, in all of its life") {
-  ContextOptions options;
-  options.mode = Engine::Mode::kCaller;
-  options.host = &host_ops();
-  std::shared_ptr<Context> context;
-  REQUIRE(Context::create(std::move(options), &context).ok());
-  const std::vector<Bytes> messages = control_messages();
-  for (size_t type = 0; type < messages.size(); type++) {
-    INFO("type " << static_cast<int>(messages[type][0]));
-    ControlListener* listener = nullptr;
-    std::atomic<int> sent{0};
-    const std::shared_ptr<Comm> comm = Comm::create(
-        context, 0, 3, {}, std::make_unique<HeldWire>(&listener, &sent), std::make_unique<NoCollectives>());
-    REQUIRE(comm != nullptr);
-    const std::unique_ptr<Exchange> part = comm->subgroup(1, {0, 2});
-    const auto deliver_cut = [&] {
-      const int before = sent;
-      const bool failed = comm->failed();
-      for (size_t cut = 0; cut < messages[type].size(); cut++) {
-        listener->on_message(2, ByteView(messages[type]).first(cut));
-        CHECK(comm->failed() == failed);
-      }
-      CHECK(sent == before);
-    };
-    deliver_cut();
-    std::vector<Bytes> all;
-    const Status waited = part->all_gather({}, &all, in_ms(1));  // amid a split
-    CHECK(waited.code() == Code::kTimeout);
-    CHECK(waited.info().ranks == std::vector<int>{2});
-    deliver_cut();
-    comm->fail(Status::error(Code::kCancelled, "the test ends it"), false);
-    deliver_cut();
-    CHECK(comm->close().ok());
-  }
 }
 
 // ---- the framed transport ------------------------------------------------------------------------------
