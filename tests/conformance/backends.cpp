@@ -66,6 +66,14 @@ const Backend& composed_random_backend() {
   return *registry().find("shm+random")->backend;
 }
 
+const Backend& plain_random_backend() {
+  return *registry().find("random-plain")->backend;
+}
+
+const Backend& composed_plain_random_backend() {
+  return *registry().find("shm+random-plain")->backend;
+}
+
 // Returns the mpi backend in a process that mpirun has started; elsewhere one whose probe reports the reason.
 const Backend& mpi_backend() {
   static Backend missing{};
@@ -179,6 +187,9 @@ constexpr BackendRow kRows[] = {
     {"random, threads", random_backend, run_threads},
     {"shm+random, hosts of two, threads", composed_random_backend, run_threads, false, false, hosts_of_two,
      true},
+    {"random-plain, threads", plain_random_backend, run_threads},
+    {"shm+random-plain, hosts of two, threads", composed_plain_random_backend, run_threads, false, false,
+     hosts_of_two, true},
 };
 
 }  // namespace
@@ -187,7 +198,7 @@ const Registry& registry() {
   const char* const folder = std::getenv("WEFT_TEST_MODULES");
   static const auto made = [&] {
     auto registry = std::make_unique<Registry>(folder != nullptr ? folder : WEFT_BUILD_MODULES);
-    for (const weft_transport* const own : {unix_transport(), random_transport()})
+    for (const weft_transport* const own : {unix_transport(), random_transport(), plain_random_transport()})
       check(registry->add(*own).ok() ? std::vector<std::string>{} : std::vector<std::string>{own->name});
     return registry;
   }();

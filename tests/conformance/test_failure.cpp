@@ -1,11 +1,13 @@
 // Ranks that are absent, leave, are destroyed or fail: the calls of all ranks return and name them.
 #include <algorithm>
+#include <string_view>
 #include <thread>
 
 #include "backends.h"
 #include "calls.h"
 #include "device.h"
 #include "support/catch.h"
+#include "support/random_transport.h"
 #include "support/sampling.h"
 #include "support/seed.h"
 #include "support/simulation.h"
@@ -141,5 +143,35 @@ TEST_CASE("a failure from any thread ends every rank's calls with its reason") {
       self.expect(contains(status.text(), "the program wants to stop"), status.text());
       self.expect(self.run(barrier()).code() == Code::kAborted, "later operations fail alike");
     });
+  }
+}
+
+TEST_CASE("a connection of a program's own transport that dies by itself is named by all ranks") {
+  for (const BackendRow& row : backend_rows()) {
+    if (std::string_view(row.name).find("random") == std::string_view::npos) continue;
+    Random random(base_seed());
+    for (uint64_t round = 0; round < sampling(24, 6, 4); round++) {
+      // With hosts of two, these are on different hosts.
+      const int size = 4, from = static_cast<int>(random.below(2)),
+                to = 2 + static_cast<int>(random.below(2));
+      const uint64_t before = random.below(4), count = random.chance(2) ? 10 : 30'000;
+      const bool both = random.chance(2);  // ends notice it
+      run_on(row, size, [&](Rank& self) {
+        std::vector<int32_t> sum(count), sent(count);
+        Status status;
+        for (uint64_t i = 0; status.ok() && i < 1000; i++) {
+          if (i == before && self.rank == from) end_random_connection(from, to);
+          if (i == before && self.rank == to && both) end_random_connection(to, from);
+          status = self.run(all_reduce(sum));
+          if (status.ok() && self.rank == from) status = self.run(send(sent, to));
+          if (status.ok() && self.rank == to) status = self.run(receive(sent, from));
+        }
+        self.expect(status.code() == Code::kPeerFailed, "code: " + status.text());
+        self.expect(contains(status.text(), "has lost rank"), status.text());
+        const std::vector<int>& named = status.info().ranks;
+        self.expect(named == std::vector{to} || (both && named == std::vector{from}),
+                    "ranks: " + status.text());
+      });
+    }
   }
 }
