@@ -17,6 +17,8 @@ class Program(NamedTuple):
     has_cases: bool = True  # it reports its test cases (support/cases.py, support/main.cpp)
 
 
+# Two short runs of `weft bench faults`, which makes a namespace for its /dev/shm.
+FEW_FAULTS = ["--runs", 2, "--seed", 3, "--backends", "shm", "--ranks", "2-3", "--phases", "small"]
 # The cases that are skipped where the kernel refuses a call.
 NEED_CALLS = {
     "the death of a process whose forked child keeps the connection open is detected by its pidfd": "pidfd_open",
@@ -42,7 +44,10 @@ def of(build, part, all_files):
             "C programs": Program([capi, "[#test_collectives],[#test_reducer],[#test_lifetime]"]),
         }
     weft = build / "tools/weft"
+    has_bench = (build / "tools/weft-bench").exists()
+    faults = Program([weft, "bench", "faults", *FEW_FAULTS], has_cases=False)
     return {
+        **({"random faults": faults} if has_bench else {}),
         "killed processes": Program([build / "tests/fault/fault_kill"]),
         "Python": Program([sys.executable, TESTS / "python/test_step.py", weft], {"WEFT_LIBRARY": str(build / "libweft.so")}),
         "hello_allreduce": Program([weft, "run", "-n", 3, "--timeout", 60, "--", build / "examples/hello_allreduce"],

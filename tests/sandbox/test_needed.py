@@ -2,16 +2,27 @@
 """Programs on a system that refuses what they cannot do without: each rank's error names it. Also limits that do not matter.
 Usage: test_needed.py REFUSE BUILD"""
 import re
+import signal
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 import cases  # noqa: E402
+import programs  # noqa: E402
 from cases import expect, expect_equal  # noqa: E402
 
 REFUSE, BUILD = Path(sys.argv[1]), Path(sys.argv[2])
 WEFT, HELLO = BUILD / "tools/weft", BUILD / "examples/hello_allreduce"
 TEXTS = {"ENOSYS": "Function not implemented", "EINVAL": "Invalid argument", "EPERM": "Operation not permitted"}
+
+
+FAULTS = [WEFT, "bench", "faults", *programs.FEW_FAULTS]
+
+
+def need_faults():
+    """Skip the case in a build without the benchmarks."""
+    if not (BUILD / "tools/weft-bench").exists():
+        cases.skip("this build has no benchmarks")
 
 
 def hello(before, backend="shm", ranks=2):
@@ -83,6 +94,23 @@ def test_calls_are_made():
                     "process_vm_readv=kill", "MFD_NOEXEC_SEAL=kill", "sched_getaffinity=kill", "F_ADD_SEALS=kill"):
         code, _, result = hello([REFUSE, refused, "--"])
         expect(code != 0 and "was ended by SIGSYS" in result.stderr, f"the ranks die of {refused}", result)
+
+
+def test_namespaces_are_made():
+    """weft bench faults makes a namespace, so refusing it tests something"""
+    need_faults()
+    result = cases.run([REFUSE, "unshare=kill", "--", *FAULTS], timeout=120)
+    expect_equal(result.returncode, -signal.SIGSYS, result)
+
+
+def test_no_namespaces():
+    """without namespaces weft bench faults runs, and says that files in /dev/shm are not checked"""
+    need_faults()
+    for errno in ("ENOSYS", "EPERM"):
+        result = cases.run([REFUSE, f"unshare={errno}", "--", *FAULTS], timeout=120)
+        expect_equal(result.returncode, 0, result)
+        warning = next((line for line in result.stderr.splitlines() if "/dev/shm are not checked" in line), "")
+        expect(warning.endswith(TEXTS[errno]), "the warning has the reason", result)
 
 
 def test_limits():

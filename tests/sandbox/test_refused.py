@@ -62,6 +62,7 @@ SAMPLES = {
     "forked children of C programs": ["MADV_WIPEONFORK"],
     "C programs": [ALL],
     "killed processes": ["pidfds", ALL],
+    "random faults": ["NUMA, namespaces and tracing", ALL],
     "Python": [ALL, "calls of glibc and Python"],
     "hello_allreduce": ROWS,
     "the demo": [ALL],

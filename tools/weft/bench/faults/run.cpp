@@ -4,7 +4,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
-#include <sys/mman.h>
+#include <stdlib.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -61,6 +61,14 @@ std::pair<Fd, Fd> make_pipe() {
   return {Fd(ends[0]), Fd(ends[1])};
 }
 
+// A memfd would need other flags where vm.memfd_noexec is 2.
+Fd make_unnamed_file(const std::string& folder) {
+  std::string path = folder + "/errors-XXXXXX";
+  Fd file = checked(::mkostemp(path.data(), O_CLOEXEC), "mkostemp");
+  ::unlink(path.c_str());
+  return file;
+}
+
 // Returns this process's environment without variables that could change a rank's behaviour.
 std::vector<std::string> rank_environment(const Draw& draw, int rank, const std::string& folder) {
   std::vector<std::string> result;
@@ -97,7 +105,8 @@ class Run {
  private:
   struct Process {
     pid_t pid = -1;
-    Fd pidfd, words;
+    Fd pidfd;  // invalid where the kernel refuses pidfds: wait() then looks from time to time
+    Fd words;
     bool running = true;
     bool working = false;  // its last word
     bool noticed = false;  // its communicator failed, or it has ended
@@ -152,7 +161,7 @@ Run::Run(const Draw& draw, const RunOptions& options)
       options_(options),
       watch_("weft-faults-" + std::to_string(::getpid()) + "-" + std::to_string(draw.number),
              options.private_shm),
-      errors_(checked(::memfd_create("errors", MFD_CLOEXEC), "memfd_create")),
+      errors_(make_unnamed_file(watch_.folder())),
       strikes_(draw.faults.size()) {
   trace_.struck_ns.resize(draw.faults.size());
   trace_.ranks.resize(static_cast<size_t>(draw.ranks));
@@ -199,7 +208,7 @@ void Run::start(int rank, const std::string& store, int go) {
   ::posix_spawnattr_destroy(&attributes);
   ::posix_spawn_file_actions_destroy(&files);
   if (failed != 0) throw std::system_error(failed, std::generic_category(), "posix_spawn");
-  process.pidfd = checked(static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0)), "pidfd_open");
+  process.pidfd = Fd(static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0)));
   watch_.add(process.pid);
   process.due_ns = now_ns() + kIdleMs * kMs;
   process.call = "the start of its process";
@@ -345,7 +354,7 @@ void Run::read_words(size_t rank) {
 void Run::reap(size_t rank) {
   Process& process = processes_[rank];
   siginfo_t info{};
-  if (::waitid(P_PIDFD, static_cast<id_t>(process.pidfd.get()), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+  if (::waitid(P_PID, static_cast<id_t>(process.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
       info.si_pid == 0) {
     return;
   }
@@ -422,7 +431,8 @@ void Run::wait() {
   }
   std::vector<pollfd> polled;
   for (const Process& process : processes_) {
-    if (process.running) polled.push_back({process.pidfd.get(), POLLIN, 0});
+    if (process.running && process.pidfd.get() >= 0) polled.push_back({process.pidfd.get(), POLLIN, 0});
+    if (process.running && process.pidfd.get() < 0) next = std::min(next, now_ns() + kLookMs * kMs);
     if (process.words.get() >= 0) polled.push_back({process.words.get(), POLLIN, 0});
     next = std::min(next, process.due_ns);
   }
