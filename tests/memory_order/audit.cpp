@@ -1,14 +1,20 @@
 #include "audit.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <ctime>
 #include <fstream>
 #include <map>
 #include <set>
 
+#include "machine.h"
 #include "support/catch.h"
+
+extern "C" const char __executable_start;
 
 namespace weft::model {
 namespace {
@@ -19,9 +25,16 @@ double seconds() {
 
 constexpr const char* kOrders[] = {"relaxed", "consume", "acquire", "release", "acq_rel", "seq_cst"};
 
+// Returns true for lines with an order or a call of an atomic operation. A default order is not in the text,
+// nor are operators: atomic_calls() finds these.
 bool names_operation(const std::string& text) {
-  return text.find("load(") != std::string::npos || text.find("store(") != std::string::npos ||
-         text.find("exchange") != std::string::npos || text.find("fetch_") != std::string::npos;
+  constexpr const char* kCalls[] = {"load(", "store(", "exchange(", "fetch_", "compare_exchange_"};
+  const auto is_called = [&](const char* name) {
+    const std::string member = std::string(".") + name, pointed = std::string("->") + name;
+    return text.find(member) != std::string::npos || text.find(pointed) != std::string::npos;
+  };
+  return text.find("memory_order_") != std::string::npos ||
+         std::any_of(std::begin(kCalls), std::end(kCalls), is_called);
 }
 
 // Returns the orders that are one step weaker.
@@ -53,16 +66,53 @@ Order weakest(const std::vector<const Program*>& programs, const Site& site, Ord
   return order;
 }
 
-std::vector<std::string> lines_with_orders(const std::string& file) {
-  std::ifstream in(std::string(WEFT_SOURCE_ROOT) + "/" + file);
-  std::vector<std::string> lines;
-  std::string line;
-  while (std::getline(in, line)) {
-    const size_t indent = line.find_first_not_of(' ');
-    if (indent == std::string::npos || line.compare(indent, 2, "//") == 0) continue;
-    if (line.find("memory_order_") != std::string::npos) lines.push_back(file + ": " + line.substr(indent));
+// Returns the return addresses of this program's calls of atomic operations, also of those that no thread
+// executes.
+std::vector<uintptr_t> atomic_calls() {
+  // objdump prints each instruction with its address: "   16c86:\tcall   31130 <__tsan_atomic32_load>".
+  const std::string command = "objdump -d --no-show-raw-insn /proc/" + std::to_string(getpid()) + "/exe";
+  const auto base = reinterpret_cast<uintptr_t>(&__executable_start);
+  std::FILE* const output = popen(command.c_str(), "r");
+  std::vector<uintptr_t> calls;
+  bool after_call = false;
+  char line[4096];
+  while (output != nullptr && std::fgets(line, sizeof line, output) != nullptr) {
+    char* end = nullptr;
+    const uintptr_t address = std::strtoull(line, &end, 16);
+    if (end == line || *end != ':') continue;
+    if (after_call) calls.push_back(base + address);
+    const char* const callee = std::strstr(end, "<__tsan_atomic");
+    after_call = callee != nullptr && std::strpbrk(callee, ".+") == nullptr;  // else inside the explorer
   }
-  return lines;
+  if (output != nullptr) pclose(output);
+  return calls;
+}
+
+struct Place {
+  std::string file;
+  int line = 0;
+  auto operator<=>(const Place&) const = default;
+};
+
+// Returns the lines of these files on which there is an atomic operation, with their text.
+std::map<Place, std::string> places(const std::vector<std::string>& files) {
+  const auto is_audited = [&](const std::string& file) {
+    return std::find(files.begin(), files.end(), file) != files.end();
+  };
+  std::map<Place, std::string> all;
+  for (const std::string& file : files) {
+    const std::vector<std::string>& lines = numbered_lines(std::string(WEFT_SOURCE_ROOT) + "/" + file);
+    for (size_t i = 0; i < lines.size(); i++) {
+      if (lines[i].compare(0, 2, "//") != 0 && names_operation(lines[i]))
+        all[{file, static_cast<int>(i) + 1}] = lines[i];
+    }
+  }
+  const std::map<uintptr_t, SourceLine> compiled = source_lines(atomic_calls());
+  CHECK(!compiled.empty());  // objdump works
+  for (const auto& [call, at] : compiled) {
+    if (is_audited(at.file) && !at.counts_references) all[{at.file, at.line}] = at.text;
+  }
+  return all;
 }
 
 // Returns the lines of orders.txt about these files.
@@ -101,11 +151,11 @@ void audit(const std::vector<Program>& programs, const std::vector<std::string>&
       known.calls.insert(known.calls.end(), site.calls.begin(), site.calls.end());
     }
   }
-  std::set<std::string> executed, found;
+  std::set<Place> executed;
+  std::set<std::string> found;
   for (const auto& [name, site] : all) {
-    executed.insert(site.file + ": " + site.text);
-    if (std::find(files.begin(), files.end(), site.file) == files.end()) continue;
-    if (!names_operation(site.text)) continue;  // a reference count of the standard library's
+    executed.insert({site.file, site.line});
+    if (std::find(files.begin(), files.end(), site.file) == files.end() || site.counts_references) continue;
     const double begun = seconds();
     const Order needed = weakest(users[name], site, site.order);
     if (std::getenv("WEFT_MODEL_COUNTS") != nullptr)
@@ -114,10 +164,8 @@ void audit(const std::vector<Program>& programs, const std::vector<std::string>&
     if (needed != site.order)
       found.insert(name.substr(0, name.size() - 1) + " -> " + kOrders[static_cast<int>(needed)] + ")");
   }
-  for (const std::string& file : files) {
-    for (const std::string& line : lines_with_orders(file)) {
-      if (executed.count(line) == 0) found.insert(line + " (not executed)");
-    }
+  for (const auto& [place, text] : places(files)) {
+    if (executed.count(place) == 0) found.insert(place.file + ": " + text + " (not executed)");
   }
   if (const char* const path = std::getenv("WEFT_MODEL_WRITE")) {
     std::ofstream out(path, std::ios::app);

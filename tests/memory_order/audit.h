@@ -17,9 +17,10 @@ struct Program {
   int mutants;     // of executions of weaker orders
 };
 
-// files: from the root of the sources. orders.txt says for each of them which lines with orders no program
-// executes, and which orders are stronger than the programs need. WEFT_MODEL_WRITE=path appends what was
-// found.
+// files: from the root of the sources. orders.txt says for each of them which lines with atomic operations no
+// program executes, and which orders are stronger than the programs need. Operators of atomic words in inline
+// functions that nothing calls are not found: they are neither compiled, nor seen in the text.
+// WEFT_MODEL_WRITE=path appends what was found.
 void audit(const std::vector<Program>& programs, const std::vector<std::string>& files);
 
 }  // namespace weft::model

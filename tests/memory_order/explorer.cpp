@@ -416,13 +416,14 @@ std::vector<Site> Explorer::take_sites() {
   std::vector<uintptr_t> addresses;
   for (const auto& [call, order] : calls_) addresses.push_back(call.first);
   const std::map<uintptr_t, SourceLine> lines = source_lines(addresses);
-  std::map<std::tuple<std::string, std::string, Kind>, Site> found;
+  std::map<std::tuple<std::string, int, Kind>, Site> found;
   for (const auto& [call, order] : calls_) {
     const SourceLine& line = lines.at(call.first);
-    Site& site = found[{line.file, line.text, call.second}];
+    Site& site = found[{line.file, line.line, call.second}];
     site.file = line.file;
     site.line = line.line;
     site.text = line.text;
+    site.counts_references = line.counts_references;
     site.kind = call.second;
     site.order = std::max(site.order, order);
     site.calls.push_back(call.first);

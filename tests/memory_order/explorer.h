@@ -34,11 +34,12 @@ enum class Kind : uint8_t { kLoad, kStore, kUpdate, kFailedUpdate, kFence };
 struct Site {
   std::string file;  // from the root of the sources
   int line = 0;
-  std::string text;  // the source line, without indentation
+  std::string text;  // the source line, as numbered_lines() returns it
   Kind kind = Kind::kLoad;
   Order order = Order::kRelaxed;
-  std::vector<uintptr_t> calls;  // return addresses of the operations
-  std::string name() const;      // "lib/x.h: text (load acquire)"
+  bool counts_references = false;  // of the standard library's
+  std::vector<uintptr_t> calls;    // return addresses of the operations
+  std::string name() const;        // "lib/x.h: text (load acquire)"
 };
 
 // Executes the operations at a site with another order.

@@ -326,13 +326,28 @@ void Machine::fence(Order order) {
   }
 }
 
+const std::vector<std::string>& numbered_lines(const std::string& path) {
+  static std::map<std::string, std::vector<std::string>>* const known =
+      new std::map<std::string, std::vector<std::string>>;
+  const auto [found, fresh] = known->try_emplace(path);
+  if (!fresh) return found->second;
+  std::map<std::string, int> equal;
+  std::ifstream file(path);
+  for (std::string text; std::getline(file, text);) {
+    text.erase(0, std::min(text.size(), text.find_first_not_of(' ')));
+    const int number = ++equal[text];
+    found->second.push_back(number == 1 ? text : text + " [" + std::to_string(number) + "]");
+  }
+  return found->second;
+}
+
 std::map<uintptr_t, SourceLine> source_lines(const std::vector<uintptr_t>& calls) {
   static std::map<uintptr_t, SourceLine>* const known = new std::map<uintptr_t, SourceLine>;
   std::string command = "addr2line -a -i -e /proc/" + std::to_string(getpid()) + "/exe";
   std::vector<uintptr_t> asked;
   for (const uintptr_t call : calls) {
     if (known->count(call) > 0) continue;
-    (*known)[call] = {"?", 0, hex(call)};
+    (*known)[call] = {"?", 0, hex(call), false};
     asked.push_back(call);
     command += " " + hex(call - 1 - reinterpret_cast<uintptr_t>(&__executable_start));
   }
@@ -350,18 +365,16 @@ std::map<uintptr_t, SourceLine> source_lines(const std::vector<uintptr_t>& calls
         continue;
       }
       const size_t colon = line.rfind(':');
-      if (found || next == 0 || colon == std::string::npos ||
-          line.find("/include/c++/") != std::string::npos || line[0] == '?')
-        continue;
-      found = true;
+      if (found || next == 0 || colon == std::string::npos || line[0] == '?') continue;
       SourceLine& source = (*known)[asked[next - 1]];
+      source.counts_references |= line.find("/ext/atomicity.h:") != std::string::npos;
+      if (line.find("/include/c++/") != std::string::npos) continue;
+      found = true;
       source.line = std::atoi(line.c_str() + colon + 1);
       const std::string path = line.substr(0, colon);
-      std::ifstream file(path);
-      std::string text;
-      for (int i = 0; i < source.line; i++) std::getline(file, text);
-      const size_t indent = text.find_first_not_of(' ');
-      source.text = indent == std::string::npos ? text : text.substr(indent);
+      const std::vector<std::string>& texts = numbered_lines(path);
+      const auto at_line = static_cast<size_t>(source.line);
+      if (at_line > 0 && at_line <= texts.size()) source.text = texts[at_line - 1];
       source.file = path;
       for (const char* const root : {"/tests/memory_order/", "/lib/", "/backends/"}) {
         const size_t at = path.rfind(root);

@@ -157,12 +157,15 @@ class Machine {
 };
 
 struct SourceLine {
-  std::string file;
+  std::string file;  // from the root of the sources
   int line = 0;
-  std::string text;
+  std::string text;                // as numbered_lines() returns it
+  bool counts_references = false;  // in the standard library, for a shared_ptr
 };
 // Returns the source lines of calls: the innermost ones that are not in a header of the compiler's.
 std::map<uintptr_t, SourceLine> source_lines(const std::vector<uintptr_t>& calls);
+// Returns the lines of a file without indentation. If some are equal, " [2]" follows the second, and so on.
+const std::vector<std::string>& numbered_lines(const std::string& path);
 
 // Marks that the explorer's own code runs: what it calls is not part of the program.
 class Inside {

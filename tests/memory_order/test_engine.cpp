@@ -140,6 +140,33 @@ void missed_round() {
   r.engine.remove(slow.get());
 }
 
+// The progress thread waits for other ranks when a thread begins to wait. That one polls instead, and hands
+// the work back when it leaves.
+void handed_back_work() {
+  Running r;
+  struct Remote final : Task {
+    Poll poll() override {
+      if (!arrived.load(std::memory_order_relaxed)) return Poll::kWaiting;
+      finished.store(true, std::memory_order_release);
+      return Poll::kFinished;
+    }
+    void fail(const Status&) noexcept override {}
+    std::atomic<bool> arrived{false}, finished{false};
+  };
+  const auto remote = std::make_shared<Remote>();
+  r.engine.add(remote);
+  const auto leaves = [&] {
+    if (!r.engine.waited_on()) return false;
+    clock().relax(0);
+    return true;
+  };
+  run({[&] {
+    r.engine.wait(leaves, Deadline::never());
+    remote->arrived.store(true, std::memory_order_relaxed);
+  }});
+  wait_for([&] { return remote->finished.load(std::memory_order_acquire); });
+}
+
 // A stage is closed while it is completed: afterwards its waiter may be gone.
 void closed_stage() {
   Engine engine(clock(), Engine::Mode::kCaller);
@@ -196,6 +223,20 @@ void stages() {
   };
   run({step, step});
   require(w.worker.stop(0).ok() && w.hook.calls == 2, "calls");
+}
+
+// A stage is cancelled while the worker takes it: it runs to its end, or not at all.
+void cancelled_stage() {
+  Worker w;
+  require(w.worker.start().ok(), "start");
+  const auto work = std::make_shared<Work>(w.hook, w.engine, &w);
+  run({[&] {
+    w.worker.post(work);
+    w.worker.cancel(*work);
+    wait_for([&] { return !work->out(); });
+    require(work->output == 0 || w.hook.calls == 1, "half a stage");
+  }});
+  require(w.worker.stop(0).ok() && w.hook.calls == work->output, "calls");
 }
 
 // The program calls the hook while a stage waits for its turn.
@@ -277,6 +318,8 @@ TEST_CASE("threads that sleep are woken under the C++ memory model, with the ord
                 {"idle leaving waiter", [] { leaving_waiter(true); }, 2, 2},
                 {"notifications", notifications, 2, 1},
                 {"waiter", waiter, 1, 1},
+                {"handed back work", handed_back_work, 2, 1},
+                {"cancelled stage", cancelled_stage, 2, 1},
                 {"turns", turns, 2, 2},
                 {"helper", helper, 2, 2},
                 {"stages", stages, 2, 1},

@@ -2,8 +2,10 @@
 #include <weft/weft.h>
 
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "audit.h"
@@ -144,16 +146,23 @@ void sums(int size, int slots, uint64_t count, const Thresholds& thresholds) {
   });
 }
 
-// Adds floats in arenas, which each owner writes into those of all ranks.
-void owners(int size, int slots) {
+// Adds floats in arenas, which each owner writes into those of all ranks. slices: a reducer owns the input.
+void owners(int size, int slots, bool slices = false) {
   Ranks ranks(size);
   ranks.run([&](int rank, const std::shared_ptr<Group>& group) {
+    std::mutex mutex;
+    std::atomic<bool> gone{false};
+    InputSlices whole;
+    whole.mutex = &mutex;
+    whole.gone = &gone;
     GroupLane lane(group, 0);
     constexpr uint64_t kCount = 8192 / sizeof(float);
     auto* const values = reinterpret_cast<float*>(ranks.arena(rank));
     for (int slot = 0; slot < slots; slot++) {
       values[0] = values[kCount - 1] = static_cast<float>(rank + slot);
-      lane.start(all_reduce(values, kCount), static_cast<uint64_t>(slot));
+      CollectiveArgs args = all_reduce(values, kCount);
+      if (slices) args.slices = &whole;
+      lane.start(args, static_cast<uint64_t>(slot));
       complete(lane);
       const auto sum = static_cast<float>(size * slot + size * (size - 1) / 2);
       require(values[0] == sum && values[kCount - 1] == sum, "wrong sum");
@@ -265,6 +274,7 @@ TEST_CASE("ranks that share memory are correct under the C++ memory model, and n
                 {"late halves", [] { late_halves(3); }, 2, 2},
                 {"staged", [] { gathers(Coll::kAllGather, 5 * kChunkBytes, 2); }, 1, 1},
                 {"owner", [] { owners(2, 2); }, 2, 2},
+                {"owner with slices", [] { owners(2, 1, true); }, 1, 1},
                 {"two-shot", [=] { sums(2, 3, 32, two_shot); }, 2, 2}},
                {"backends/shm/lane.cpp", "backends/shm/lane_blocks.h", "backends/shm/pair.cpp",
                 "backends/shm/path_run.cpp"});

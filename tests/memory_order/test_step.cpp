@@ -96,6 +96,29 @@ void local_step() {
        copy});
 }
 
+// A local step is closed and opened again for a thread that still copies a gradient. Its copy is awaited when
+// the step is closed for good.
+void reopened_step() {
+  const Plan plan = one_bucket(1);
+  Readiness readiness(plan);
+  int gradient = 0;
+  readiness.open(1, true);
+  run({[&] {
+         readiness.close();
+         if (readiness.copying(0)) readiness.reopen();
+         readiness.close();
+         wait_for([&] { return !readiness.copying(0); });
+         gradient = 2;
+       },
+       [&] {
+         const StepWord step = readiness.step();
+         if (!step.open() || readiness.use(0, step.stamp()) != Use::kLast || !readiness.enter(0, step))
+           return;
+         gradient = 1;
+         readiness.leave(0);
+       }});
+}
+
 // One thread leaves a parameter out or claims it while the other one marks it: only one gets it.
 void claims(bool leaves_out) {
   const Plan plan = one_bucket(1);
@@ -227,6 +250,7 @@ TEST_CASE("a reducer's step is correct under the C++ memory model, and needs its
        {"claims", [] { claims(false); }, 3, 3},
        {"left out", [] { claims(true); }, 3, 3},
        {"local step", local_step, 4, 4},
+       {"reopened step", reopened_step, 4, 3},
        {"settling", settling, 4, 4},
        {"requests", requests, 3, 3},
        {"failures", failures, 3, 3},
