@@ -495,11 +495,12 @@ Status create_comm(const std::shared_ptr<Context>& context, const Registry& regi
   return create(context, registry, *exchange, std::move(bootstrap.options), deadline, comm);
 }
 
-Status split(const std::shared_ptr<Comm>& parent, const Registry& registry, bool no_color, int color, int key,
-             std::shared_ptr<Comm>* part) {
-  Context& context = parent->context();
-  const Deadline deadline = Deadline::after(context.clock(), parent->options().init_timeout_ms, 60'000);
-  const uint32_t id = parent->next_subgroup_id();
+namespace {
+
+// Agrees with all ranks on who is in which part. *exchange: among the ranks of this rank's part, if it is in
+// one.
+Status meet(const std::shared_ptr<Comm>& parent, bool no_color, int color, int key, uint32_t id,
+            Deadline deadline, std::unique_ptr<Exchange>* exchange) {
   std::vector<Bytes> all;
   WEFT_TRY(parent->agree(encode(SplitChoice{no_color, color, key}), &all, deadline));
   if (no_color) return {};
@@ -518,8 +519,28 @@ Status split(const std::shared_ptr<Comm>& parent, const Registry& registry, bool
   std::vector<int> ranks;
   ranks.reserve(members.size());
   for (const auto& [its_key, r] : members) ranks.push_back(r);
-  const std::unique_ptr<Exchange> exchange = parent->subgroup(id, std::move(ranks));
-  return create(parent->shared_context(), registry, *exchange, parent->options(), deadline, part);
+  *exchange = parent->subgroup(id, std::move(ranks));
+  return {};
+}
+
+}  // namespace
+
+Status split(const std::shared_ptr<Comm>& parent, const Registry& registry, bool no_color, int color, int key,
+             std::shared_ptr<Comm>* part) {
+  Context& context = parent->context();
+  const Deadline deadline = Deadline::after(context.clock(), parent->options().init_timeout_ms, 60'000);
+  const uint32_t id = parent->next_subgroup_id();
+  std::unique_ptr<Exchange> exchange;
+  CommOptions options;
+  const Status met = guarded([&] {
+    options = parent->options();
+    return meet(parent, no_color, color, key, id, deadline, &exchange);
+  });
+  // Others may have met and wait for this rank in their part: they learn of it from the parent.
+  if (met.code() == Code::kNoMemory) parent->fail(met);
+  WEFT_TRY(met);
+  if (no_color) return {};
+  return create(parent->shared_context(), registry, *exchange, std::move(options), deadline, part);
 }
 
 Status shrink(const std::shared_ptr<Comm>& failed, const Registry& registry, const ShrinkOptions& options,

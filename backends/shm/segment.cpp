@@ -145,10 +145,12 @@ Layout::Layout(int ranks, uint64_t arena_size) {
 
 Status ArenaMemory::map(const Fd& fd, const Layout& layout, int rank, uint64_t place,
                         std::shared_ptr<ArenaMemory>* memory) {
-  std::byte* base = nullptr;
-  if (layout.arena_bytes > 0)
-    WEFT_TRY(shm::map(fd, layout.segment(rank) + layout.arena, layout.arena_bytes, place, &base));
-  memory->reset(new ArenaMemory(base, layout.arena_bytes));
+  std::shared_ptr<ArenaMemory> made(new ArenaMemory);  // before there is a mapping to unmap
+  if (layout.arena_bytes > 0) {
+    WEFT_TRY(shm::map(fd, layout.segment(rank) + layout.arena, layout.arena_bytes, place, &made->base_));
+    made->size_ = layout.arena_bytes;
+  }
+  *memory = std::move(made);
   return {};
 }
 

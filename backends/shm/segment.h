@@ -46,10 +46,10 @@ class ArenaMemory {
   uint64_t size() const { return size_; }
 
  private:
-  ArenaMemory(std::byte* base, uint64_t size) : base_(base), size_(size) {}
+  ArenaMemory() = default;
 
-  std::byte* const base_;
-  const uint64_t size_;
+  std::byte* base_ = nullptr;
+  uint64_t size_ = 0;
 };
 
 // The segments of all ranks, mapped into this process. Ranks that are threads of one process share one

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/guard.h"
 #include "base/round_up.h"
 #include "base/text.h"
 #include "device/accelerator.h"
@@ -136,10 +137,16 @@ Status HeapArena::allocate(uint64_t size, std::byte** memory) {
     return Status::error(Code::kNoMemory,
                          cat("cannot allocate ", bytes_text(size), " of communicator memory"));
   std::memset(block, 0, whole);
+  const Status noted = guarded_run([&] {
+    const std::lock_guard lock(mutex_);
+    blocks_.emplace(block, whole);
+    bytes_ += whole;
+  });
+  if (!noted.ok()) {
+    allocator_.put(block, whole);
+    return noted;
+  }
   *memory = block;
-  const std::lock_guard lock(mutex_);
-  blocks_.emplace(*memory, whole);
-  bytes_ += whole;
   return {};
 }
 

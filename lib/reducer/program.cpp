@@ -4,6 +4,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/guard.h"
 #include "base/text.h"
 #include "comm/context.h"
 #include "reducer/agreement.h"
@@ -123,14 +124,6 @@ Status build_local(ReducerState* s, Deadline deadline) {
   return {};
 }
 
-// Lets the engine poll the step and the gather.
-void start_polling(ReducerData& r) {
-  Engine& engine = r.state->comm->context().engine();
-  engine.locked([&] { r.state->lane->set_flight_source(r.step); });
-  engine.add(r.step);
-  if (r.gather) engine.add(r.gather);
-}
-
 Parts make_parts(std::shared_ptr<ReducerState> state) {
   Parts made{state, std::make_shared<Step>(state), nullptr};
   if (state->has(WEFT_REDUCER_SHARDED)) made.gather = std::make_shared<Gather>(state);
@@ -172,12 +165,11 @@ Status build_program(ReducerState* state, const Status& given, const Agreement& 
   return {};
 }
 
-void start_program(ReducerData& r, std::shared_ptr<ReducerState> state) {
+void install_program(ReducerData& r, std::shared_ptr<ReducerState> state) {
   Parts made = make_parts(std::move(state));
   r.state = std::move(made.state);
   r.step = std::move(made.step);
   r.gather = std::move(made.gather);
-  start_polling(r);
   const ReducerState& s = *r.state;
   uint64_t param_bytes = 0;
   for (uint64_t i = 0; i < s.manifest.params.size(); i++) {
@@ -190,6 +182,20 @@ void start_program(ReducerData& r, std::shared_ptr<ReducerState> state) {
     v.history.forget_waits(s.comm->size());
   });
   note_heap_bytes(r);
+}
+
+void start_polling(ReducerData& r) {
+  Engine& engine = r.state->comm->context().engine();
+  engine.add(r.step);
+  // The engine keeps what it polls, and with that all that the reducer uses.
+  const Status gathers = guarded_run([&] {
+    if (r.gather) engine.add(r.gather);
+  });
+  if (!gathers.ok()) {
+    engine.remove(r.step.get());
+    throw std::bad_alloc();
+  }
+  engine.locked([&] { r.state->lane->set_flight_source(r.step); });
 }
 
 void replace_program(ReducerData& r, std::shared_ptr<ReducerState>* next,

@@ -18,8 +18,10 @@ void close_lanes(const ReducerState& state);
 // Agrees with the ranks on the hook's collectives, for a state that has a plan, and makes the objects that
 // depend on them. Collective. given: the error that keeps this rank from it; the other ranks receive it.
 Status build_program(ReducerState* state, const Status& given, const Agreement& agreement);
-// Installs the first state of a reducer.
-void start_program(ReducerData& r, std::shared_ptr<ReducerState> state);
+// Installs the first state of a reducer. start_polling follows.
+void install_program(ReducerData& r, std::shared_ptr<ReducerState> state);
+// Lets the engine poll the step and the gather until stop_polling. An exception changes nothing.
+void start_polling(ReducerData& r);
 // Installs another state, with a step of its own, which `prepare` receives. *next receives the old state,
 // which the caller releases.
 void replace_program(ReducerData& r, std::shared_ptr<ReducerState>* next,

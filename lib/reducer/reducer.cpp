@@ -50,10 +50,11 @@ Reducer::Reducer(std::shared_ptr<ReducerState> state, int64_t timeout_ms) {
   data_.timeout_ms = timeout_ms;
   begin_counters(data_, *state);
   Metrics& metrics = state->comm->context().metrics();
-  start_program(data_, std::move(state));
+  install_program(data_, std::move(state));
   static std::atomic<uint64_t> reducers{0};  // a rebind to another communicator keeps the number unique
   metrics_ = metrics.add(
       [this, number = reducers.fetch_add(1)](MetricsText* text) { describe_reducer(data_, number, text); });
+  start_polling(data_);  // last: nothing ends it if this constructor throws
 }
 
 Status Reducer::create(std::shared_ptr<Comm> comm, const Status& given, const weft_reducer_options& options,

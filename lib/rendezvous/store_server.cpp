@@ -50,6 +50,7 @@ class StoreServer::Loop {
  private:
   using GroupKey = std::pair<std::string, uint64_t>;
 
+  void give_up(const Status& thrown);
   bool finished();
   void wait_for_events();
   void accept_some();
@@ -100,11 +101,25 @@ void StoreServer::Loop::run() {
       } while (!finished());
       over = true;
     });
-    if (thrown.ok()) continue;
-    // Out of memory: a group's data may be incomplete. Its ranks see the end of their connections.
-    sessions_.clear();
-    groups_.clear();
+    if (!thrown.ok()) give_up(thrown);
   }
+}
+
+// Out of memory: data of groups may be incomplete. Their members receive the reason, or see the end of their
+// connections if there is no memory for it either.
+void StoreServer::Loop::give_up(const Status& thrown) {
+  (void)guarded_run([&] {
+    const Bytes reason =
+        store::encode_failed(Status::error(thrown.code(), cat("the store failed: ", thrown.text())));
+    for (const auto& session : sessions_) {
+      if (!session->unauthenticated() && !session->closing()) session->say_goodbye(reason, soon());
+    }
+  }).ok();
+  for (const auto& session : sessions_) {
+    session->forget_group();
+    if (!session->closing()) session->connection().close();
+  }
+  groups_.clear();
 }
 
 // When stopping: returns true once no member is left that could still finish, and all ranks have been
