@@ -15,11 +15,14 @@ namespace weft::coll {
 // Chunks of each rank in memory: one posted, one being received and one being folded.
 inline constexpr uint64_t kSets = 3;
 
-// Elements of a chunk of an exchange. All chunks together take one MiB. With less, the additional rounds cost
-// more than the cache gains (measured with 2 ranks at 1 to 100 MiB).
+// Elements of a chunk of an exchange. Measured with 2 to 8 ranks at 256 KiB to 25 MiB (bench/notes). Between
+// two ranks all chunks together take one MiB and stay in the cache. Among more, a round waits for the slowest
+// of them, so chunks are larger and rounds fewer: 256 KiB, as far as 8 MiB for all chunks together allow.
 inline uint64_t exchange_elements(const Shape& shape) {
-  const uint64_t chunk = (uint64_t{1} << 20) / (kSets * static_cast<uint64_t>(shape.size));
-  return std::max<uint64_t>(chunk, 16 * 1024) / 64 * 64 / shape.element;
+  constexpr uint64_t kPair = 1 << 20, kMost = 8 << 20, kChunk = 256 * 1024, kLeast = 16 * 1024;
+  const uint64_t chunks = kSets * static_cast<uint64_t>(shape.size);
+  const uint64_t bytes = shape.size == 2 ? kPair / chunks : std::clamp(kMost / chunks, kLeast, kChunk);
+  return bytes / 64 * 64 / shape.element;
 }
 
 // Adds the rounds of the exchange to the schedule. slice_at(rank) returns the slice of the source that the

@@ -251,7 +251,9 @@ TEST_CASE("the next chunk is posted before this one has arrived, and cancelled w
   CHECK(desk.cancelled == 5);  // chunks 1 and 2 in both directions, and the result of chunk 0
 }
 
-TEST_CASE("a long reduction takes a MiB of scratch at most, and a schedule below a hundredth of it") {
+TEST_CASE(
+    "a long reduction takes a MiB of scratch at most between two ranks, 8 MiB among more, and a small "
+    "schedule") {
   for (const Coll coll : {Coll::kAllReduce, Coll::kReduce, Coll::kReduceScatter}) {
     for (const int size : {2, 4, 8}) {
       for (const uint64_t mebibytes : {16u, 64u, 256u}) {
@@ -262,7 +264,7 @@ TEST_CASE("a long reduction takes a MiB of scratch at most, and a schedule below
         Schedule schedule;
         algorithm.build(shape, schedule);
         INFO(algorithm.name << " size " << size << " MiB " << mebibytes);
-        CHECK(schedule.scratch_bytes() <= uint64_t{1} << 20);
+        CHECK(schedule.scratch_bytes() <= uint64_t{size == 2 ? 1u : 8u} << 20);
         CHECK(schedule.memory_bytes() <= bytes / 128);
       }
     }

@@ -62,7 +62,7 @@ bool filled(const Model& model, const std::vector<std::byte*>& views, float valu
 
 }  // namespace
 
-TEST_CASE("in view mode a reducer takes 2 % of the gradients' memory, over shared memory and messages") {
+TEST_CASE("in view mode a reducer takes 2 % of the gradients' memory, and over messages of four ranks 5 %") {
   const Model model = transformer();
   for (const BackendRow& row : kBackends) {
     for (const int ranks : {2, 4}) {
@@ -101,7 +101,7 @@ TEST_CASE("in view mode a reducer takes 2 % of the gradients' memory, over share
             self.expect(named >= stats.param_bytes && (memory["messages"] > 0) == messages,
                         "everything is named");
             self.expect(
-                (named - stats.param_bytes) * 50 <= stats.param_bytes,
+                (named - stats.param_bytes) * (messages && ranks > 2 ? 20 : 50) <= stats.param_bytes,
                 cat(named - stats.param_bytes, " bytes beside ", stats.param_bytes, ": ", memory.dump()));
           },
           options));
