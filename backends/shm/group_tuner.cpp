@@ -23,13 +23,9 @@ GroupTuner::GroupTuner(std::shared_ptr<Group> group, const BackendArgs& args, ui
     : group_(std::move(group)),
       args_(args),
       bytes_(bytes),
-      memory_(args.allocator.get(bytes, kPage)),
+      memory_(args.allocator.get(bytes, kPage), {&args.allocator, bytes}),
       lane_(group_, 0),
       begin_ns_(args.clock.now_ns()) {}
-
-GroupTuner::~GroupTuner() {
-  if (memory_ != nullptr) args_.allocator.put(memory_, bytes_);
-}
 
 Status GroupTuner::run(Route route, uint64_t bytes, uint64_t* slowest_ns, uint64_t* elapsed_ns) {
   if (memory_ == nullptr) {
@@ -41,13 +37,13 @@ Status GroupTuner::run(Route route, uint64_t bytes, uint64_t* slowest_ns, uint64
   args.dtype = Dtype::kF32;
   args.op = ReduceOp::kSum;
   args.count = bytes / sizeof(float);
-  args.src = args.dst = memory_;
+  args.src = args.dst = memory_.get();
   uint64_t times[2] = {};
   uint64_t start = 0;
   // Routes leave their staging lines in different caches, so a short operation is timed after another one on
   // the same route.
   for (int i = bytes <= kHalfBytes ? 0 : 1; i < 2; i++) {
-    std::memset(memory_, 1, bytes);  // a small number; brings its lines into this core's cache
+    std::memset(memory_.get(), 1, bytes);  // a small number; brings its lines into this core's cache
     WEFT_TRY(synchronise(times));
     group_->set_thresholds(only(route));
     start = args_.clock.now_ns();

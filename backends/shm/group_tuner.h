@@ -17,10 +17,15 @@ class GroupTuner final : public Tuner {
   // args outlives this object. bytes: the largest operation. After an error nothing more can be run on any
   // rank; the other ranks get kCancelled.
   GroupTuner(std::shared_ptr<Group> group, const BackendArgs& args, uint64_t bytes);
-  ~GroupTuner() override;
   Status run(Route route, uint64_t bytes, uint64_t* slowest_ns, uint64_t* elapsed_ns) override;
 
  private:
+  struct Release {
+    const HostAllocator* allocator;
+    uint64_t bytes;
+    void operator()(std::byte* memory) const { allocator->put(memory, bytes); }
+  };
+
   // Replaces both numbers by their maximum over all ranks; synchronises all ranks.
   Status synchronise(uint64_t numbers[2]);
   Status finish(const CollectiveArgs& args);
@@ -30,7 +35,7 @@ class GroupTuner final : public Tuner {
   const std::shared_ptr<Group> group_;
   const BackendArgs& args_;
   const uint64_t bytes_;
-  std::byte* const memory_;  // null: no memory
+  const std::unique_ptr<std::byte, Release> memory_;  // null: no memory
   GroupLane lane_;
   uint64_t slot_ = 0;
   uint64_t begin_ns_ = 0;  // of the first run

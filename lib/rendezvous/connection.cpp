@@ -32,15 +32,19 @@ ssize_t receive(int fd, std::byte* bytes, size_t size, std::vector<Fd>* fds, boo
   const ssize_t got = ::recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
   if (got < 0) return got;
   if ((message.msg_flags & MSG_CTRUNC) != 0) *lost = true;
+  std::array<Fd, kMaxFds> received;  // owned before memory is needed
+  size_t count = 0;
   for (cmsghdr* each = CMSG_FIRSTHDR(&message); each != nullptr; each = CMSG_NXTHDR(&message, each)) {
     if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_RIGHTS) continue;
-    const size_t count = (each->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < count; i++) {
-      int received;
-      std::memcpy(&received, CMSG_DATA(each) + i * sizeof received, sizeof received);
-      fds->emplace_back(received);
+    const std::byte* const numbers = reinterpret_cast<const std::byte*>(CMSG_DATA(each));
+    for (size_t at = 0; at + sizeof(int) <= each->cmsg_len - CMSG_LEN(0) && count < kMaxFds;
+         at += sizeof(int)) {
+      int number;
+      std::memcpy(&number, numbers + at, sizeof number);
+      received[count++] = Fd(number);
     }
   }
+  for (size_t i = 0; i < count; i++) fds->push_back(std::move(received[i]));
   return got;
 }
 
