@@ -124,7 +124,7 @@ class Bucket(Sized):
                 ("reserved", c_uint8 * 3), ("dtype", c_int32), ("count", c_uint64), ("step", c_uint64),
                 ("divisor", c_double), ("rank", c_int32), ("size", c_int32), ("buffer", c_void_p),
                 ("scratch", c_void_p), ("scratch_bytes", c_uint64), ("param_count", c_uint64),
-                ("param_size", c_uint64), ("params", P(BucketParam)), ("entries", P(BucketEntries))]
+                ("param_size", c_uint64), ("params", P(BucketParam)), ("entries", P(BucketEntries)), ("shares", P(c_uint64))]
 
 
 class HookCollective(Structure):

@@ -271,6 +271,7 @@ class HookCollectiveFlag(enum.IntFlag):
 
 class HookFlag(enum.IntFlag):
     SPARSE = 1
+    SHARES = 2
 
 
 class BeginFlag(enum.IntFlag):

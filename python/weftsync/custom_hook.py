@@ -131,6 +131,8 @@ class HookBucket:
     scratch_bytes  as planned
     params         the parameters, in the bucket's order
     entries        HookEntries of a sparse gradient, which has neither buffer nor count; else None
+    shares         of a sharded reducer, a tuple of size + 1 numbers: the hook leaves this rank the results of
+                   buffer[shares[rank]:shares[rank + 1]], and the rest does not matter. None: of the whole buffer
 
     `buffer`, `scratch` and `gradient` are arrays without a copy, in host memory. Do not use them after the function has
     returned, or after StageToken.complete: the library then reads and writes this memory. Later accesses to these
@@ -142,6 +144,7 @@ class HookBucket:
         self.dtype, self.count, self.step = DType(struct.dtype), struct.count, struct.step
         self.divisor, self.rank, self.size = struct.divisor, struct.rank, struct.size
         self.scratch_bytes = struct.scratch_bytes
+        self.shares: Optional[tuple[int, ...]] = tuple(struct.shares[:self.size + 1]) if struct.shares else None
         self._struct: Optional[_abi.Bucket] = struct
         self._owner = owner
         self._params: Optional[tuple[HookParam, ...]] = None
@@ -279,10 +282,12 @@ class HookFunctions:
 
     name    equal on all ranks; None: the name of the class
     sparse  True: the hook also sees sparse gradients, see docs/how-to/write-a-hook.md
+    shares  True: the hook obeys HookBucket.shares, so it may be used in sharded reducers
     """
 
     name: Optional[str] = None
     sparse: bool = False
+    shares: bool = False
 
     def plan(self, bucket: HookBucket) -> HookPlan:
         """Declare scratch memory and collectives of a bucket."""
@@ -457,8 +462,7 @@ _free = _types["free_user_data"](_alive.pop)
 def _table(calls: _Calls, name: str) -> _abi.HookTable:
     """Make the C table of the functions that the program has overridden."""
     table = _abi.HookTable(name=name.encode(), free_user_data=_free)
-    if calls.functions.sparse:
-        table.flags = HookFlag.SPARSE
+    table.flags = (HookFlag.SPARSE if calls.functions.sparse else 0) | (HookFlag.SHARES if calls.functions.shares else 0)
     for function in ("plan", "stage", "replan", "join", "rebind", "save", "load"):
         if getattr(type(calls.functions), function) is not getattr(HookFunctions, function):
             setattr(table, function, _interrupt.c_function(_types[function], getattr(calls, function), Status.ERR_HOOK))

@@ -426,6 +426,41 @@ def test_sparse():
         expect_equal(result, [[[20, 30]], [[5.0, 19.0], [4.0, 14.0]]])
 
 
+class OwnMean(weft.HookFunctions):
+    """Averages the buckets, and leaves this rank the results of its share alone."""
+
+    shares = True
+
+    def plan(self, bucket):
+        self.planned = bucket.shares
+        return weft.HookPlan([weft.HookCollective("all_reduce", bucket.dtype, bucket.count, "avg")])
+
+    def stage(self, bucket, stage):
+        if stage.index == 1 and bucket.shares is not None:
+            bucket.buffer[:bucket.shares[bucket.rank]] = -1
+            bucket.buffer[bucket.shares[bucket.rank + 1]:] = -1
+
+
+def test_shares():
+    """a hook sees the shares of a sharded reducer; without sharding there are none, and without the flag it is refused"""
+    def body(comm):
+        functions, params = OwnMean(), params_of(1000, 7)
+        with hooked(comm, functions, params, sharded=True) as reducer:
+            expect_equal((functions.planned[0], functions.planned[-1], len(functions.planned)), (0, 1007, comm.size + 1))
+            gradients = [np.full(param.shape, comm.rank, np.float32) for param in params]
+            step(reducer, *gradients)
+            for owned in reducer.owned():
+                part = gradients[owned.param][owned.offset:owned.offset + owned.count]
+                expect_equal(part.tolist(), [(comm.size - 1) / 2] * owned.count)
+        with hooked(comm, functions, params) as reducer:
+            expect_equal(functions.planned, None)
+        with weft.CustomHook(comm.context, Mean()) as hook:
+            expect_raises(weft.WeftError, "cannot be used with WEFT_REDUCER_SHARDED", weft.Reducer, comm, params, hook=hook,
+                          sharded=True)
+
+    ranks(body)
+
+
 def test_dynamic():
     """a dynamic collective moves what the ranks need, and an optional one is left out in some steps"""
     def body(comm):
