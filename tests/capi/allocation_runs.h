@@ -168,6 +168,7 @@ inline constexpr Fallback kFallbacks[] = {
      "a call that waits runs the callback, or the next callback's thread"},
     {Kind::kNew, "weft::Metrics::Source::~Source", "the metrics of an object that has ended are missing"},
     {Kind::kNew, "weft::StatusServer::start", "weft status does not find the process"},
+    {Kind::kNew, "weft::SocketMesh::Core::gone", "a rank that has left already closed its connection"},
     {Kind::kNew, "weft::replan_automatically", "the bucket plan stays"},
     {Kind::kNew, "weft::Comm::cancelled", "the error of cancelled operations has no text"},
     {Kind::kNew, "weft::CommTasks::close_lane", "the number of a closed lane is not used again"},
@@ -240,6 +241,12 @@ inline bool names_cause(Kind kind, const Outcome& out) {
          std::strstr(out.text, "out of memory") != nullptr;
 }
 
+// Returns whether a rank left without a goodbye, for which it had no memory. The other ranks see the end of
+// its connections, and do not know why.
+inline bool leaves_silently(const std::string& stack) {
+  return stack.find("weft::SocketMesh::leave") != std::string::npos;
+}
+
 // Numbers of runs.
 struct Tally {
   uint64_t errors = 0;     // every rank had an error
@@ -274,7 +281,7 @@ inline void check_run(const Case& c, Armed armed, uint64_t n, uint64_t reached,
   }
   tally.errors++;
   CHECK_FALSE(armed == Armed::kDestroy);
-  CHECK((names_cause(c.kind, first) || names_cause(c.kind, second)));
+  CHECK((names_cause(c.kind, first) || names_cause(c.kind, second) || leaves_silently(stack)));
   CHECK(is_consequence(c.kind, armed, first.worst));
   CHECK(is_consequence(c.kind, armed, second.worst));
 }
