@@ -385,7 +385,7 @@ TEST_CASE(
           [](weft_hook_plan& plan) { plan.collective_count = 0; });
   refused(Code::kMismatch, "the hook's collectives differ at ", 1, nullptr, 0);
   User u;
-  u.flags = 2;
+  u.flags = 4;
   CHECK(hook_of(&u) == nullptr);
 }
 
