@@ -46,8 +46,8 @@ class Offer {
     uint64_t next = 0;
   };
   static Offers& all() {
-    static auto* const offers = new Offers;  // the library has no static destructors
-    return *offers;
+    static auto* const kOffers = new Offers;  // the library has no static destructors
+    return *kOffers;
   }
   uint64_t number_ = 0;
 };

@@ -137,7 +137,7 @@ Status HeapArena::allocate(uint64_t size, std::byte** memory) {
     return Status::error(Code::kNoMemory,
                          cat("cannot allocate ", bytes_text(size), " of communicator memory"));
   std::memset(block, 0, whole);
-  const Status noted = guarded_run([&] {
+  Status noted = guarded_run([&] {
     const std::lock_guard lock(mutex_);
     blocks_.emplace(block, whole);
     bytes_ += whole;

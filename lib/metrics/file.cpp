@@ -74,7 +74,7 @@ void remove_stale(const std::string& folder) {
   const std::unique_ptr<DIR, decltype(close)> entries(::opendir(folder.c_str()), close);
   if (!entries) return;
   while (const dirent* const entry = ::readdir(entries.get())) {
-    const std::string name = entry->d_name, path = folder + '/' + name;
+    const std::string name = entry->d_name, path = cat(folder, '/', name);
     const bool begun =
         name.starts_with("weft-") && name.ends_with(".tmp") && name.find(".prom.") != name.npos;
     if (!begun && !(name.starts_with("weft-") && name.ends_with(".prom"))) continue;

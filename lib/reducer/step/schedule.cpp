@@ -85,7 +85,7 @@ uint64_t HookViews::memory_bytes() const {
   uint64_t bytes = buckets_.capacity() * sizeof(weft_bucket) +
                    params_.capacity() * sizeof(weft_bucket_param) + strides_.capacity() * sizeof(int64_t);
   for (const std::vector<uint64_t>& shares : shares_)
-    bytes += sizeof shares + shares.capacity() * sizeof(uint64_t);
+    bytes += sizeof(std::vector<uint64_t>) + shares.capacity() * sizeof(uint64_t);
   return bytes;
 }
 
